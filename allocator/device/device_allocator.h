@@ -1,0 +1,115 @@
+// DeviceAllocator: the allocator of one GPU: pools, streams, limits and the out-of-memory ladder.
+//
+// Owns: every handle and address range it took from the driver; the caller owns the blocks it was
+// given, and the Driver, which must outlive this object.
+// Layer: device. It knows nothing of processes, environment variables or frameworks.
+// Units: Bytes; block addresses are multiples of 512 B; sizes are rounded up to 512 B.
+// Streams: a block belongs to the stream it was allocated on. Freed, it is reusable by that stream
+// at once and by another only when the work queued before the free is done. Other streams that used
+// the block must be named by record_stream before the free. Invariants: those of device_stats.h, of
+// every heap and of the stream clocks; check() walks them. Threads: every member may be called from
+// any thread; one lock a device (LockRank::kDevice). Driver calls are made under it: this lock is
+// the device's transaction lock, and a half-made mapping must not be seen. Pressure callbacks run
+// without it. Failure: strong. A failed allocate has taken nothing and says so in last_oom();
+// kOutOfMemory is the driver's refusal, kLimit ours. free of an address that is not a live block:
+// kUnknownPointer. Cost: a hit is O(1) and makes no driver call; a miss maps handles
+// (docs/driver.md for prices). Decision: docs/decisions/0002-first-engine.md
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "base/event_sink.h"
+#include "base/result.h"
+#include "base/units.h"
+#include "config/options.h"
+#include "device/device_stats.h"
+#include "driver/driver.h"
+
+namespace nofrag {
+
+// A pool's name as frameworks give it (PyTorch's MempoolId_t). {0, 0} is the default pool.
+struct PoolKey {
+  std::uint64_t first = 0;
+  std::uint64_t second = 0;
+  friend constexpr auto operator<=>(PoolKey, PoolKey) = default;
+};
+
+struct BlockInfo {
+  VirtAddr address;  // first byte of the block
+  Bytes size;        // rounded size
+  Bytes requested;
+  StreamId stream;  // the stream it was allocated on
+  PoolKey pool;
+};
+
+// Says whether an allocation on this stream belongs to the pool being filled. Called under the
+// device lock: it may query the driver but must not call the allocator.
+using StreamFilter = std::function<bool(StreamId)>;
+
+// Asked to give memory back before an allocation fails; true if it freed something. Called without
+// any lock of ours: it may free blocks and trim.
+using PressureCallback = std::function<bool(DeviceOrdinal device, Bytes needed)>;
+
+class DeviceAllocator {
+ public:
+  // kNotSupported if options.backend demands virtual memory and the device has none.
+  static Result<std::unique_ptr<DeviceAllocator>> create(Driver& driver,
+                                                         DeviceOrdinal device,
+                                                         const Options& options);
+  DeviceAllocator(const DeviceAllocator&) = delete;
+  DeviceAllocator& operator=(const DeviceAllocator&) = delete;
+  // Waits for the device and gives everything back, live blocks included. Processes that are ending
+  // do not call it (runtime leaks on purpose).
+  ~DeviceAllocator();
+
+  // size 0 is kInvalidArgument: the doors decide what an empty allocation means.
+  Result<VirtAddr> allocate(Bytes size, StreamId stream);
+  // Into one pool, whatever is being captured. kInvalidArgument if there is no such pool.
+  Result<VirtAddr> allocate_in_pool(Bytes size, StreamId stream, PoolKey pool);
+  Status free(VirtAddr address);
+  Status record_stream(VirtAddr address, StreamId stream);
+  // The live block that contains `address`, wherever in the block it points.
+  Result<BlockInfo> find(VirtAddr address) const;
+  // Does the address lie in our address range (live or not)? Lock-free.
+  [[nodiscard]] bool owns(VirtAddr address) const;
+
+  // From begin to end, allocations whose stream passes `filter` go to `pool` (made if new; its use
+  // count rises by one). Nested: the innermost begin is asked first.
+  Status begin_allocate_to_pool(PoolKey pool, StreamFilter filter);
+  Status end_allocate_to_pool(PoolKey pool);
+  // Lowers the use count. At zero the pool's idle memory becomes reusable; blocks still live in it
+  // stay valid until they are freed.
+  Status release_pool(PoolKey pool);
+
+  // A request that would take reserved above `limit` first makes room, then fails with kLimit.
+  // Lowering it below what is reserved trims what is idle and keeps the rest.
+  void set_limit(Bytes limit);
+  void set_memory_fraction(double fraction);
+  // Gives idle handles back to the driver until at most `keep` bytes stay reserved; returns what
+  // was given back. Waits for work that still uses them.
+  Bytes trim(Bytes keep = Bytes(0));
+
+  [[nodiscard]] DeviceStats stats() const;
+  void reset_peaks();
+  [[nodiscard]] OomReport last_oom() const;
+  // "nofrag: out of memory on device 0: tried to allocate 2.00 GiB ..." for last_oom().
+  [[nodiscard]] std::string last_oom_message() const;
+
+  void set_event_sink(EventSink* sink);
+  void add_pressure_callback(PressureCallback callback);
+
+  [[nodiscard]] DeviceOrdinal device() const;
+  [[nodiscard]] const DeviceInfo& info() const;
+  [[nodiscard]] bool uses_virtual_memory() const;
+
+  // Walks every structure and aborts on a broken invariant. Slow; for tests and debug builds.
+  void check() const;
+
+ private:
+  class Impl;
+  explicit DeviceAllocator(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nofrag

@@ -1,0 +1,57 @@
+# Compile and link rules that every nofrag target shares, and the two ways a target is made:
+#   nofrag_layer(NAME [EXCEPTIONS] SOURCES ... DEPENDS ...)   a layer of allocator/ (static library nofrag_NAME)
+#   nofrag_test(NAME LABEL fast|slow|gpu|torch SOURCES ... DEPENDS ...)   a GoogleTest program
+# Layers below the edges are built without exceptions: errors travel as Result (base/result.h).
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/static)
+
+add_library(nofrag_flags INTERFACE)
+target_compile_options(nofrag_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror
+  $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
+  $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
+target_include_directories(nofrag_flags INTERFACE ${CMAKE_SOURCE_DIR}/allocator ${CMAKE_SOURCE_DIR}/include)
+
+if(NOT NOFRAG_CHECK_LEVEL STREQUAL "")
+  target_compile_definitions(nofrag_flags INTERFACE NOFRAG_CHECK_LEVEL=${NOFRAG_CHECK_LEVEL})
+else()
+  target_compile_definitions(nofrag_flags INTERFACE NOFRAG_CHECK_LEVEL=$<IF:$<CONFIG:Debug>,1,0>)
+endif()
+
+if(NOFRAG_SANITIZE)
+  add_compile_options(-fsanitize=${NOFRAG_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${NOFRAG_SANITIZE})
+endif()
+
+function(nofrag_layer name)
+  cmake_parse_arguments(ARG "EXCEPTIONS" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(nofrag_${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(nofrag_${name} PUBLIC nofrag_flags ${ARG_DEPENDS})
+  if(NOT ARG_EXCEPTIONS)
+    target_compile_options(nofrag_${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions>)
+  endif()
+endfunction()
+
+function(nofrag_test name)
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPENDS" ${ARGN})
+  if(NOT ARG_LABEL)
+    message(FATAL_ERROR "nofrag_test(${name}): LABEL is missing")
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 600)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE nofrag_flags ${ARG_DEPENDS} GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
+endfunction()
