@@ -4,3 +4,6 @@ find_package(Threads REQUIRED)
 if(NOFRAG_TESTS)
   find_package(GTest REQUIRED)
 endif()
+
+# JSON: device files of the simulated driver, reports, tests.
+find_package(nlohmann_json REQUIRED)
