@@ -15,3 +15,10 @@ endif()
 add_library(nofrag_zstd INTERFACE)
 target_link_libraries(nofrag_zstd INTERFACE ${NOFRAG_ZSTD_LIBRARY})
 target_include_directories(nofrag_zstd INTERFACE ${NOFRAG_ZSTD_INCLUDE})
+
+# JSON: device files of the simulated driver, reports, tests.
+find_package(nlohmann_json REQUIRED)
+
+# The command line program.
+find_package(CLI11 REQUIRED)
+find_package(fmt REQUIRED)

@@ -23,6 +23,11 @@ enum class Errc : unsigned char {
   kNotInitialized,   // no driver, or the device index is not in use
   kDriverFailure,    // any other driver error; driver_code says which
   kCapturing,        // not allowed while the stream is being captured
+  // Of the process (runtime/process.h):
+  kAlreadyInitialized,  // init after first use, or twice
+  kBadConfig,           // an unknown option or a bad value
+  kForked,              // a child of a process that used the driver
+  kExiting,             // the process runs its exit handlers
 };
 
 // "out of memory", "limit", ... for messages.
