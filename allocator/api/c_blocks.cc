@@ -10,20 +10,18 @@ using nofrag::VirtAddr;
 
 namespace {
 
-constinit nofrag::Once said_free_after_fork;
-
 // More than any address space has; kept away from the rounding arithmetic below.
 constexpr std::size_t kLargestSize = std::size_t{1} << 60;
 
 void* allocation_failed(DeviceAllocator* device, std::size_t size, nofrag::Error error) {
   const int ordinal = device->device().value();
   if (error.code != Errc::kOutOfMemory && error.code != Errc::kLimit) {
-    set_last_error(error,
-                   "allocation of %zu bytes on device %d failed: %s (driver code %d)",
-                   size,
-                   ordinal,
-                   to_string(error.code),
-                   error.driver_code);
+    nofrag::set_last_error(error,
+                           "allocation of %zu bytes on device %d failed: %s (driver code %d)",
+                           size,
+                           ordinal,
+                           to_string(error.code),
+                           error.driver_code);
     return nullptr;
   }
   const nofrag_oom_report report = nofrag::to_c_report(ordinal, device->last_oom());
@@ -31,7 +29,7 @@ void* allocation_failed(DeviceAllocator* device, std::size_t size, nofrag::Error
   Process::instance().oom_callbacks().for_each(
       [&](nofrag_oom_callback callback, void* user) { callback(ordinal, &report, user); });
   // Last, because a callback may have failed in calls of its own.
-  set_last_error(error, "%s", message.c_str());
+  nofrag::set_last_error(error, "%s", message.c_str());
   return nullptr;
 }
 
@@ -46,7 +44,7 @@ void* allocate(std::size_t size, int ordinal, Allocate call) {
     return nullptr;
   }
   if (size > kLargestSize) {
-    set_last_error({Errc::kOutOfMemory}, "%zu bytes are more than any device has", size);
+    nofrag::set_last_error({Errc::kOutOfMemory}, "%zu bytes are more than any device has", size);
     return nullptr;
   }
   const nofrag::Result<VirtAddr> block = call(device.value());
@@ -101,13 +99,13 @@ nofrag_status on_pool(int ordinal, nofrag_pool pool, const char* what, Call call
   }
   const nofrag::Status status = call(device.value());
   if (!status) {
-    set_last_error(status.error(),
-                   "%s of pool {%llu, %llu} on device %d: %s",
-                   what,
-                   static_cast<unsigned long long>(pool.first),
-                   static_cast<unsigned long long>(pool.second),
-                   ordinal,
-                   to_string(status.code()));
+    nofrag::set_last_error(status.error(),
+                           "%s of pool {%llu, %llu} on device %d: %s",
+                           what,
+                           static_cast<unsigned long long>(pool.first),
+                           static_cast<unsigned long long>(pool.second),
+                           ordinal,
+                           to_string(status.code()));
   }
   return nofrag::to_status(status.code());
 }
@@ -125,7 +123,7 @@ nofrag_status nofrag_free(void* block) noexcept {
   if (block == nullptr || process.exiting()) {
     return NOFRAG_OK;
   }
-  if (process.forked() && said_free_after_fork.first()) {
+  if (process.forked() && nofrag::first_time(nofrag::OnceMessage::kFreeAfterFork)) {
     nofrag::log_line(nofrag::LogLevel::kWarning,
                      "memory freed in a forked child stays with the parent (said once)");
   }
