@@ -4,3 +4,6 @@ find_package(Threads REQUIRED)
 if(NOFRAG_TESTS)
   find_package(GTest REQUIRED)
 endif()
+
+# Simulated device files (allocator/driver/simulated/device_file.cc) are JSON.
+find_package(nlohmann_json 3.11 REQUIRED)
