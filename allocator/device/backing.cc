@@ -11,8 +11,9 @@
 namespace nofrag {
 namespace {
 
-// How many idle handles a search without pressure asks about, longest idle first: what freed last is
-// done last, so after a few dozen that still run the rest run too. Under pressure all are looked at.
+// How many idle handles a search without pressure asks about, longest idle first: what freed last
+// is done last, so after a few dozen that still run the rest run too. Under pressure all are looked
+// at.
 constexpr int kIdleScan = 64;
 
 }  // namespace
