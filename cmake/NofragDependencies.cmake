@@ -7,3 +7,6 @@ endif()
 
 # Simulated device files (allocator/driver/simulated/device_file.cc) are JSON.
 find_package(nlohmann_json 3.11 REQUIRED)
+
+# CUDA headers, types only (allocator/driver/real/driver_api.h).
+include(NofragCuda)
