@@ -11,8 +11,9 @@
 namespace nofrag {
 namespace {
 
-// How many idle handles a search looks at, longest idle first.
-constexpr int kIdleScan = 256;
+// How many idle handles a search without pressure asks about, longest idle first: what freed last is
+// done last, so after a few dozen that still run the rest run too. Under pressure all are looked at.
+constexpr int kIdleScan = 64;
 
 }  // namespace
 
@@ -160,9 +161,10 @@ Handle* DeviceAllocator::Impl::pick_idle(Pool& pool,
     if (&lender != &pool && !lender.lends()) {
       continue;
     }
-    int looked_at = 0;
-    for (Handle* handle = lender.heap.first_idle(); handle != nullptr && looked_at < kIdleScan;
-         handle = handle->next_idle, ++looked_at) {
+    int asked = 0;
+    for (Handle* handle = lender.heap.first_idle();
+         handle != nullptr && (may_wait || asked < kIdleScan);
+         handle = handle->next_idle) {
       if (best != nullptr && handle->idle_since >= best->idle_since) {
         break;
       }
@@ -174,6 +176,7 @@ Handle* DeviceAllocator::Impl::pick_idle(Pool& pool,
       if (lender.is_private() && !lender.lends()) {
         break;
       }
+      ++asked;
       if (!(may_wait && !filling_pool()) && !handle_done(*handle)) {
         continue;
       }

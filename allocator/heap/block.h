@@ -92,6 +92,8 @@ struct Handle {
   PhysicalHandle physical;
   Region* region = nullptr;
   VirtAddr address;
+  std::size_t first_granule = 0;  // its entries in the region's table
+  std::size_t granule_count = 0;
   Bytes used;
   LastUses last_uses;
   Handle* previous_idle = nullptr;  // idle handles (used == 0), longest idle first
