@@ -22,3 +22,6 @@ target_include_directories(nofrag_zstd INTERFACE ${NOFRAG_ZSTD_INCLUDE})
 # The command line program.
 find_package(CLI11 REQUIRED)
 find_package(fmt REQUIRED)
+
+# CUDA headers, types only (allocator/driver/real/driver_api.h).
+include(NofragCuda)
