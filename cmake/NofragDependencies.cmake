@@ -17,7 +17,7 @@ target_link_libraries(nofrag_zstd INTERFACE ${NOFRAG_ZSTD_LIBRARY})
 target_include_directories(nofrag_zstd INTERFACE ${NOFRAG_ZSTD_INCLUDE})
 
 # JSON: device files of the simulated driver, reports, tests.
-find_package(nlohmann_json REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
 
 # The command line program.
 find_package(CLI11 REQUIRED)

@@ -97,6 +97,9 @@ class SimulatedDriver final : public Driver {
   void advance_us(double by);
   [[nodiscard]] double time_us() const;
   void set_stream_lag_us(double lag);
+  // kClock: waiting for a stream or device assumes work queued up to now, recorded or not (a replay
+  // sees no kernels). Default false: only what was queued here counts.
+  void set_streams_busy(bool busy);
   // kByHand: what is queued so far may run; it is done when the events that it waits for are, too.
   void complete_stream(StreamId stream, DeviceOrdinal device = DeviceOrdinal(0));
   void complete_all();
@@ -124,8 +127,11 @@ class SimulatedDriver final : public Driver {
                std::uint64_t tag,
                DeviceOrdinal device = DeviceOrdinal(0));
   // ok = every byte holds `tag`; anything else is a violation.
-  Status check_contents(VirtAddr address, Bytes size, std::uint64_t tag);
-  Result<std::uint64_t> read_tag(VirtAddr address);
+  Status check_contents(VirtAddr address,
+                        Bytes size,
+                        std::uint64_t tag,
+                        DeviceOrdinal device = DeviceOrdinal(0));
+  Result<std::uint64_t> read_tag(VirtAddr address, DeviceOrdinal device = DeviceOrdinal(0));
 
   // ---- Faults (FaultScript): n-th call from now, 1 = the next
   void fail_call(DriverCall call, std::uint64_t nth, Errc code, bool from_then_on = false);
@@ -144,12 +150,25 @@ class SimulatedDriver final : public Driver {
   void check() const;
 
  private:
-  Errc begin_call(DriverCall call, double* failure_cost = nullptr);
-  Status end_call(DriverCall call, double microseconds, Status status);
+  // Counts the call and asks the fault script; an error here means that the call must do nothing.
+  Status begin(DriverCall call);
+  // Adds the price of a call that was made, or of one that was refused.
+  void charge(DriverCall call, double microseconds);
+  void charge_refusal(const CallCost& cost, DriverCall call, Bytes size);
+  // A call with one price: begin, check the device, do, charge.
+  template <typename Action>
+  Status fixed_price_call(DriverCall call, DeviceOrdinal device, Action action);
   Status violation(std::string what);
-  Status check_not_running(VirtAddr address, Bytes size);
-  [[nodiscard]] bool device_ok(DeviceOrdinal device) const;
-  [[nodiscard]] const CallCost& cost(DeviceOrdinal device, DriverCall call) const;
+  Status use_bytes(StreamId stream,
+                   VirtAddr address,
+                   Bytes size,
+                   std::uint64_t owner,
+                   DeviceOrdinal device,
+                   bool fill);
+  [[nodiscard]] bool valid(DeviceOrdinal device) const;
+  [[nodiscard]] bool has_virtual_memory() const;
+  // Of a call whose device is not in use: device 0's.
+  [[nodiscard]] const CallCost& cost(int device, DriverCall call) const;
 
   mutable RankedMutex mutex_{LockRank::kDriver};
   const std::string name_;

@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/units.h"
+#include "driver/driver.h"
 #include "driver/simulated/tag_map.h"
 
 namespace nofrag {

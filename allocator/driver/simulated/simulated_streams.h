@@ -47,6 +47,8 @@ class SimulatedStreams {
   std::atomic<double> clock_us{0};
   double lag_us = 500;
   Completion mode = Completion::kClock;
+  // kClock: every stream has work queued up to this very moment, named here or not.
+  bool always_busy = false;
 
   Result<EventId> create_event(int device);
   Status destroy_event(int device, EventId event);
@@ -57,7 +59,7 @@ class SimulatedStreams {
   Status synchronize_event(int device, EventId event, double* waited_us);
   Status synchronize_stream(int device, StreamId stream, double* waited_us);
   Status synchronize_device(int device, double* waited_us);
-  // What freeing plain memory does: waits for the device, but is allowed during capture.
+  // What freeing plain memory does: waits for the device; allowed while a stream is captured.
   void wait_idle(int device, double* waited_us);
   Status wait(int device, StreamId stream, EventId event);
 
@@ -94,6 +96,8 @@ class SimulatedStreams {
     double last_queued_us = 0;
     std::deque<Wait> waits;     // unsatisfied ones, in queue order
     std::uint32_t capture = 0;  // 0 = not capturing
+    std::uint32_t last_capture = 0;
+    double synced_us = -1;  // the host waited for all of it then
   };
   struct Event {
     int device = 0;
@@ -112,13 +116,16 @@ class SimulatedStreams {
   Event* find_event(int device, EventId event);
   Position queue(std::uint32_t stream);
   bool is_done(const Position& position);
-  double remaining_us(const Position& position);
-  void mark_done(const Position& position);
+  // Counts the position as done; the microseconds that the host would have waited for it.
+  double finish(const Position& position);
+  double finish_stream(Stream& stream, std::uint32_t index);
+  double& device_synced(int device);
   bool ordered_before(const Position& earlier, std::uint32_t stream);
   Status refuse(std::uint32_t capture, int driver_code);
+  static std::uint64_t key(int device, StreamId stream);
   void prune_kernels();
 
-  std::unordered_map<std::uint64_t, std::uint32_t> stream_index_[64];  // a device each
+  std::unordered_map<std::uint64_t, std::uint32_t> stream_index_;  // key(): device and stream
   std::vector<Stream> streams_;
   std::vector<Event> events_;
   std::vector<std::uint32_t> free_events_;
@@ -126,6 +133,7 @@ class SimulatedStreams {
   std::vector<Kernel> kernels_;
   std::size_t prune_at_ = 64;
   std::uint64_t live_events_ = 0;
+  std::vector<double> device_synced_us_;  // by device, grown on demand
 };
 
 }  // namespace nofrag
