@@ -82,6 +82,10 @@ class DeviceAllocator {
   // stay valid until they are freed.
   Status release_pool(PoolKey pool);
 
+  // Call before a stream is destroyed: its last marker is recorded now, so that memory freed on it
+  // (or later freed and allocated on it) can be known to be safe without touching the dead stream.
+  Status retire_stream(StreamId stream);
+
   // A request that would take reserved above `limit` first makes room, then fails with kLimit.
   // Lowering it below what is reserved trims what is idle and keeps the rest.
   void set_limit(Bytes limit);
@@ -108,6 +112,7 @@ class DeviceAllocator {
 
  private:
   class Impl;
+  Result<VirtAddr> allocate_routed(Bytes size, StreamId stream, const PoolKey* key);
   explicit DeviceAllocator(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -1,0 +1,197 @@
+// Backing: physical memory under a placement, from the cheapest source that does not hold more than
+// the job needs: new handles while reserved stays near the peak of live memory, else idle handles
+// moved here, else new ones up to the limit, else (under pressure) idle ones that must be waited
+// for.
+
+#include <algorithm>
+
+#include "device/device_impl.h"
+#include "range/mapping.h"
+
+namespace nofrag {
+namespace {
+
+// How many idle handles a search looks at, longest idle first.
+constexpr int kIdleScan = 256;
+
+}  // namespace
+
+bool DeviceAllocator::Impl::within_soft_limit(Bytes more, Bytes request) const {
+  const Bytes allocated = live_bytes + pending_bytes;
+  const Bytes peak = std::max(peak_allocated, allocated + request);
+  // Never less than one full handle: a small job must not grow granule by granule.
+  const auto slack = std::max(
+      handle_size,
+      Bytes(static_cast<std::uint64_t>(static_cast<double>(peak.count()) * options.reserve_slack)));
+  return physical.reserved() + more <= round_up(peak + slack, info.granularity);
+}
+
+Status DeviceAllocator::Impl::back(Pool& pool,
+                                   const Placement& placement,
+                                   bool pressure,
+                                   Rung* highest) {
+  for (const Gap& gap : pool.heap.gaps(placement)) {
+    if (const Status filled = fill_gap(pool, placement, gap, pressure, highest); !filled.ok()) {
+      return filled;  // gaps filled before stay: mapped, free and counted
+    }
+  }
+  return {};
+}
+
+Status DeviceAllocator::Impl::fill_gap(
+    Pool& pool, const Placement& placement, Gap gap, bool pressure, Rung* highest) {
+  std::vector<PhysicalHandle> pieces;
+  const auto give_back = [&](std::size_t from) {
+    for (std::size_t i = from; i < pieces.size(); ++i) {
+      emit(EventKind::kRelease, VirtAddr{}, pieces[i].size, StreamId{});
+      physical.release(pieces[i]);
+    }
+  };
+  Bytes filled;
+  while (filled < gap.range.size) {
+    const Result<Obtained> piece =
+        obtain(pool, placement, gap.range.size - filled, gap.room_after, pressure);
+    if (!piece.ok()) {
+      give_back(0);
+      return piece.error();
+    }
+    pieces.push_back(piece.value().physical);
+    filled += piece.value().physical.size;
+    *highest = std::max(*highest, piece.value().rung);
+  }
+  const MapOutcome outcome = map_handles(driver, device, gap.range.address, pieces);
+  VirtAddr address = gap.range.address;
+  const std::size_t kept = outcome.status.ok() ? pieces.size() : outcome.stuck;
+  for (std::size_t i = 0; i < kept; ++i) {
+    if (outcome.status.ok()) {
+      pool.heap.attach(*placement.region, address, pieces[i]);
+      emit(EventKind::kMap, address, pieces[i].size, StreamId{});
+    } else {
+      pool.heap.attach_lost(*placement.region, address, pieces[i]);
+    }
+    address = address + pieces[i].size;
+  }
+  give_back(kept);
+  return outcome.status;
+}
+
+// One handle of at most `want` bytes, or somewhat more when a full-sized one fits into `room`
+// beyond: growth in full handles leaves fewer, larger pieces.
+Result<DeviceAllocator::Impl::Obtained> DeviceAllocator::Impl::obtain(
+    Pool& pool, const Placement& placement, Bytes want, Bytes room, bool pressure) {
+  const Bytes exact = std::min(want, handle_size);
+  if (want < handle_size && want + room >= handle_size &&
+      within_soft_limit(handle_size, placement.size)) {
+    if (const Result<PhysicalHandle> made = create(handle_size); made.ok()) {
+      return Obtained{made.value(), Rung::kGrow};
+    }
+  }
+  if (within_soft_limit(exact, placement.size)) {
+    if (const Result<PhysicalHandle> made = create(exact); made.ok()) {
+      return Obtained{made.value(), Rung::kGrow};
+    }
+  }
+  if (Result<Obtained> reused = reuse_idle(pool, placement, want, false); reused.ok()) {
+    return reused;
+  }
+  const Result<PhysicalHandle> made = create(exact);
+  if (made.ok()) {
+    return Obtained{made.value(), Rung::kGrow};
+  }
+  if (pressure) {
+    if (Result<Obtained> reused = reuse_idle(pool, placement, want, true); reused.ok()) {
+      return reused;
+    }
+    // Whatever is left of the limit or the device, granule by granule.
+    if (exact > info.granularity) {
+      if (const Result<PhysicalHandle> rest = create(info.granularity); rest.ok()) {
+        return Obtained{rest.value(), Rung::kGrow};
+      }
+    }
+  }
+  return made.error();
+}
+
+Result<PhysicalHandle> DeviceAllocator::Impl::create(Bytes size) {
+  const Result<PhysicalHandle> made = physical.create(size);
+  if (made.ok()) {
+    emit(EventKind::kCreate, VirtAddr{}, size, StreamId{});
+  }
+  return made;
+}
+
+// An idle handle moved here whole if it fits, else given back to the driver to make room for a new
+// one of the size needed: physical memory is fungible through the driver.
+Result<DeviceAllocator::Impl::Obtained> DeviceAllocator::Impl::reuse_idle(
+    Pool& pool, const Placement& placement, Bytes want, bool pressure) {
+  const Bytes exact = std::min(want, handle_size);
+  for (;;) {
+    Rung rung = Rung::kOwnMappable;
+    Handle* idle = pick_idle(pool, placement, pressure, &rung);
+    if (idle == nullptr) {
+      return Errc::kOutOfMemory;
+    }
+    if (const Status done = wait_for_handle(*idle); !done.ok()) {
+      return done.error();
+    }
+    const Result<PhysicalHandle> unmapped = unmap_idle(idle);
+    if (!unmapped.ok()) {
+      return unmapped.error();
+    }
+    if (unmapped.value().size <= want) {
+      return Obtained{unmapped.value(), rung};
+    }
+    emit(EventKind::kRelease, VirtAddr{}, unmapped.value().size, StreamId{});
+    physical.release(unmapped.value());
+    if (const Result<PhysicalHandle> made = create(exact); made.ok()) {
+      return Obtained{made.value(), rung};
+    }
+  }
+}
+
+// The handle idle for longest whose work is done; with `may_wait` one whose work can be waited for.
+// Never one under the placement itself.
+Handle* DeviceAllocator::Impl::pick_idle(Pool& pool,
+                                         const Placement& placement,
+                                         bool may_wait,
+                                         Rung* rung) {
+  Handle* best = nullptr;
+  for (auto& [key, lender] : pools) {
+    if (&lender != &pool && !lender.lends()) {
+      continue;
+    }
+    int looked_at = 0;
+    for (Handle* handle = lender.heap.first_idle(); handle != nullptr && looked_at < kIdleScan;
+         handle = handle->next_idle, ++looked_at) {
+      if (best != nullptr && handle->idle_since >= best->idle_since) {
+        break;
+      }
+      if (handle->region == placement.region && handle->address < placement.end() &&
+          placement.address < handle->end()) {
+        continue;
+      }
+      // A private pool that is in use may hold work of graphs: its own handles stay where they are.
+      if (lender.is_private() && !lender.lends()) {
+        break;
+      }
+      if (!(may_wait && !filling_pool()) && !handle_done(*handle)) {
+        continue;
+      }
+      best = handle;
+      *rung = &lender == &pool ? Rung::kOwnMappable : Rung::kOtherPools;
+    }
+  }
+  return best;
+}
+
+Result<PhysicalHandle> DeviceAllocator::Impl::unmap_idle(Handle* handle) {
+  const VirtAddr address = handle->address;
+  const Bytes size = handle->physical.size;
+  if (const Status unmapped = driver.unmap(address, size); !unmapped.ok()) {
+    return unmapped.error();
+  }
+  emit(EventKind::kUnmap, address, size, StreamId{});
+  return handle->region->heap->detach(handle);
+}
+
+}  // namespace nofrag

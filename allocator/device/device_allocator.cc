@@ -1,0 +1,345 @@
+#include "device/device_allocator.h"
+
+#include <algorithm>
+
+#include "device/device_impl.h"
+
+namespace nofrag {
+namespace {
+
+using Lock = std::unique_lock<RankedMutex>;
+
+Bytes limit_of(const Options& options, const DeviceInfo& info) {
+  const auto share = Bytes(static_cast<std::uint64_t>(
+      static_cast<double>(info.total_memory.count()) * options.memory_fraction));
+  const Bytes fraction_limit = options.memory_fraction < 1.0 ? share : kNoLimit;
+  return std::min(options.limit, fraction_limit);
+}
+
+}  // namespace
+
+DeviceAllocator::Impl::Impl(Driver& device_driver,
+                            DeviceOrdinal ordinal,
+                            DeviceInfo device_info,
+                            const Options& opts)
+    : driver(device_driver),
+      device(ordinal),
+      info(std::move(device_info)),
+      options(opts),
+      virtual_memory(info.virtual_memory && opts.backend != Backend::kPlain),
+      handle_size(virtual_memory ? round_up(opts.handle_size, info.granularity) : Bytes(0)),
+      streams(driver, device),
+      physical(driver, device, info.granularity),
+      space(driver, info.total_memory, virtual_memory ? info.granularity : kMiB),
+      context(streams, virtual_memory ? info.granularity : kMiB) {
+  default_pool =
+      &pools.try_emplace(PoolKey{}, PoolKey{}, context, RangeHeap::Sharing::kShared).first->second;
+  physical.set_limit(limit_of(options, info));
+}
+
+// Only tests and programs that recreate an allocator come here; a process that ends does not.
+DeviceAllocator::Impl::~Impl() {
+  driver.device_synchronize(device).ignore();
+  routes.clear();
+  streams.all_done();
+  std::vector<Block*> live;
+  blocks.for_each([&live](Block* block) { live.push_back(block); });
+  settle_pending(true);
+  for (Block* block : live) {
+    if (virtual_memory) {
+      block->region->heap->free(block, block->clock->completed);
+    } else {
+      free_plain(block);
+    }
+  }
+  for (auto& [key, pool] : pools) {
+    pool.use_count = 0;
+    pool.settled = true;
+    pool.live_blocks = 0;
+    for (Block* block : pool.kept) {
+      free_plain(block);
+    }
+    while (Handle* handle = pool.heap.first_idle()) {
+      const VirtAddr address = handle->address;
+      const PhysicalHandle released = pool.heap.detach(handle);
+      driver.unmap(address, released.size).ignore();
+      physical.release(released);
+    }
+    for (const auto& region : pool.heap.regions()) {
+      space.return_region(region->range);
+    }
+  }
+  physical.release_spares();
+}
+
+DeviceAllocator::DeviceAllocator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DeviceAllocator::~DeviceAllocator() = default;
+
+Result<std::unique_ptr<DeviceAllocator>> DeviceAllocator::create(Driver& driver,
+                                                                 DeviceOrdinal device,
+                                                                 const Options& options) {
+  Result<DeviceInfo> info = driver.device_info(device);
+  if (!info.ok()) {
+    return info.error();
+  }
+  if (options.backend == Backend::kVmm && !info.value().virtual_memory) {
+    return Errc::kNotSupported;
+  }
+  return std::unique_ptr<DeviceAllocator>(new DeviceAllocator(
+      std::make_unique<Impl>(driver, device, std::move(info.value()), options)));
+}
+
+Result<VirtAddr> DeviceAllocator::allocate(Bytes size, StreamId stream) {
+  return allocate_routed(size, stream, nullptr);
+}
+
+Result<VirtAddr> DeviceAllocator::allocate_in_pool(Bytes size, StreamId stream, PoolKey pool) {
+  return allocate_routed(size, stream, &pool);
+}
+
+Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size, StreamId stream, const PoolKey* key) {
+  // Beyond any device: refuse before rounding can overflow.
+  if (size.is_zero() || size > Bytes(std::uint64_t{1} << 60)) {
+    return size.is_zero() ? Errc::kInvalidArgument : Errc::kOutOfMemory;
+  }
+  Impl& s = *impl_;
+  Lock lock(s.mutex);
+  for (bool asked = false;; asked = true) {
+    Pool* pool = nullptr;
+    if (key == nullptr) {
+      pool = &s.route(stream);
+    } else {
+      const auto found = s.pools.find(*key);
+      if (found == s.pools.end()) {
+        return Errc::kInvalidArgument;
+      }
+      pool = &found->second;
+    }
+    const Result<Block*> block = s.climb(*pool, size, s.streams.clock(stream));
+    if (block.ok()) {
+      s.note_allocated(block.value(), *pool);
+      NOFRAG_EXPENSIVE(s.check_locked());
+      return block.value()->address;
+    }
+    // Callbacks run without the lock: they free blocks. Once a request.
+    const std::vector<PressureCallback> callbacks =
+        asked ? std::vector<PressureCallback>{} : s.callbacks;
+    bool freed = false;
+    if (!callbacks.empty()) {
+      lock.unlock();
+      for (const PressureCallback& callback : callbacks) {
+        freed = callback(s.device, size) || freed;
+      }
+      lock.lock();
+      if (freed) {
+        s.count_rung(Rung::kPressureCallbacks, size);
+        continue;
+      }
+    }
+    s.note_failure(size, stream, block.error());
+    NOFRAG_EXPENSIVE(s.check_locked());
+    return block.error();
+  }
+}
+
+void DeviceAllocator::Impl::note_allocated(Block* block, Pool& pool) {
+  block->pool = &pool;
+  ++pool.live_blocks;
+  NOFRAG_CHECK(blocks.insert(block->address, block), "no host memory for the address map");
+  requested_bytes += block->requested;
+  live_bytes += block->size;
+  peak_live = std::max(peak_live, live_bytes);
+  peak_allocated = std::max(peak_allocated, live_bytes + pending_bytes);
+  ++live_blocks;
+  ++allocations;
+  emit(EventKind::kAlloc, block->address, block->size, block->clock->stream);
+}
+
+Status DeviceAllocator::free(VirtAddr address) {
+  Impl& s = *impl_;
+  const Lock lock(s.mutex);
+  Block* block = s.blocks.find(address);
+  if (block == nullptr) {
+    return Errc::kUnknownPointer;
+  }
+  s.emit(EventKind::kFreeRequested, address, block->size, block->clock->stream);
+  s.blocks.erase(address);
+  s.requested_bytes -= block->requested;
+  s.live_bytes -= block->size;
+  --s.live_blocks;
+  --block->pool->live_blocks;
+  ++s.frees;
+  if (block->uses != nullptr) {
+    s.defer_free(block);
+  } else {
+    s.finish_free(block);
+  }
+  NOFRAG_EXPENSIVE(s.check_locked());
+  return {};
+}
+
+Status DeviceAllocator::record_stream(VirtAddr address, StreamId stream) {
+  Impl& s = *impl_;
+  const Lock lock(s.mutex);
+  Block* block = s.blocks.find(address);
+  if (block == nullptr) {
+    return Errc::kUnknownPointer;
+  }
+  if (block->clock->stream == stream || !s.virtual_memory) {
+    return {};  // plain frees wait for the whole device anyway
+  }
+  StreamClock& clock = s.streams.clock(stream);
+  for (const StreamUse* use = block->uses; use != nullptr; use = use->next) {
+    if (use->clock == &clock) {
+      return {};
+    }
+  }
+  StreamUse* use = s.context.stream_uses.make();
+  NOFRAG_CHECK(use != nullptr, "no host memory for a stream use");
+  use->clock = &clock;
+  use->block = block;
+  use->next = block->uses;
+  block->uses = use;
+  s.emit(EventKind::kRecordStream, address, block->size, stream);
+  return {};
+}
+
+Result<BlockInfo> DeviceAllocator::find(VirtAddr address) const {
+  const Impl& s = *impl_;
+  const Lock lock(s.mutex);
+  const Block* block = s.blocks.find(address);
+  if (block == nullptr && s.virtual_memory) {
+    for (const auto& [key, pool] : s.pools) {
+      if (const Block* at = pool.heap.block_at(address)) {
+        block = at->state == BlockState::kLive ? at : nullptr;
+        break;
+      }
+    }
+  } else if (block == nullptr) {
+    s.blocks.for_each(
+        [&](const Block* b) { block = address >= b->address && address < b->end() ? b : block; });
+  }
+  if (block == nullptr) {
+    return Errc::kUnknownPointer;
+  }
+  return BlockInfo{
+      block->address, block->size, block->requested, block->clock->stream, block->pool->key};
+}
+
+bool DeviceAllocator::owns(VirtAddr address) const {
+  return impl_->space.contains(address);
+}
+
+Status DeviceAllocator::begin_allocate_to_pool(PoolKey pool, StreamFilter filter) {
+  if (pool == PoolKey{}) {
+    return Errc::kInvalidArgument;
+  }
+  Impl& s = *impl_;
+  const Lock lock(s.mutex);
+  Pool& target =
+      s.pools.try_emplace(pool, pool, s.context, RangeHeap::Sharing::kPrivate).first->second;
+  ++target.use_count;
+  target.settled = false;
+  s.routes.push_back({pool, std::move(filter)});
+  return {};
+}
+
+Status DeviceAllocator::end_allocate_to_pool(PoolKey pool) {
+  Impl& s = *impl_;
+  const Lock lock(s.mutex);
+  const auto route = std::find_if(
+      s.routes.rbegin(), s.routes.rend(), [&](const Route& r) { return r.pool == pool; });
+  if (route == s.routes.rend()) {
+    return Errc::kInvalidArgument;
+  }
+  s.routes.erase(std::next(route).base());
+  if (!s.filling_pool()) {
+    s.flush_deferred_plain();
+  }
+  return {};
+}
+
+Status DeviceAllocator::release_pool(PoolKey pool) {
+  Impl& s = *impl_;
+  const Lock lock(s.mutex);
+  const auto found = s.pools.find(pool);
+  if (found == s.pools.end() || found->second.use_count == 0 || !found->second.is_private()) {
+    return Errc::kInvalidArgument;
+  }
+  --found->second.use_count;
+  return {};
+}
+
+Status DeviceAllocator::retire_stream(StreamId stream) {
+  Impl& s = *impl_;
+  const Lock lock(s.mutex);
+  return s.streams.retire(stream);
+}
+
+void DeviceAllocator::set_limit(Bytes limit) {
+  Impl& s = *impl_;
+  const Lock lock(s.mutex);
+  s.physical.set_limit(limit);
+  if (s.physical.reserved() > limit) {
+    s.trim_locked(limit);
+  }
+}
+
+void DeviceAllocator::set_memory_fraction(double fraction) {
+  Options options = impl_->options;
+  options.memory_fraction = std::clamp(fraction, 0.0, 1.0);
+  set_limit(limit_of(options, impl_->info));
+}
+
+Bytes DeviceAllocator::trim(Bytes keep) {
+  Impl& s = *impl_;
+  const Lock lock(s.mutex);
+  const Bytes given_back = s.trim_locked(keep);
+  NOFRAG_EXPENSIVE(s.check_locked());
+  return given_back;
+}
+
+DeviceStats DeviceAllocator::stats() const {
+  const Lock lock(impl_->mutex);
+  return impl_->stats_locked();
+}
+
+void DeviceAllocator::reset_peaks() {
+  Impl& s = *impl_;
+  const Lock lock(s.mutex);
+  s.peak_live = s.live_bytes;
+  s.peak_allocated = s.live_bytes + s.pending_bytes;
+  s.physical.reset_peak();
+}
+
+OomReport DeviceAllocator::last_oom() const {
+  const Lock lock(impl_->mutex);
+  return impl_->last_report;
+}
+
+void DeviceAllocator::set_event_sink(EventSink* sink) {
+  const Lock lock(impl_->mutex);
+  impl_->sink = sink;
+}
+
+void DeviceAllocator::add_pressure_callback(PressureCallback callback) {
+  const Lock lock(impl_->mutex);
+  impl_->callbacks.push_back(std::move(callback));
+}
+
+DeviceOrdinal DeviceAllocator::device() const {
+  return impl_->device;
+}
+const DeviceInfo& DeviceAllocator::info() const {
+  return impl_->info;
+}
+bool DeviceAllocator::uses_virtual_memory() const {
+  return impl_->virtual_memory;
+}
+
+void DeviceAllocator::check() const {
+  const Lock lock(impl_->mutex);
+  impl_->check_locked();
+}
+
+}  // namespace nofrag

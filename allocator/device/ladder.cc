@@ -1,0 +1,131 @@
+// One allocation, from the hit to the failure: the rungs of the out-of-memory ladder in their
+// order. docs/design.md walks one request through this file.
+
+#include <algorithm>
+
+#include "device/device_impl.h"
+
+namespace nofrag {
+
+// The innermost pool being filled whose filter accepts the stream, else the default pool.
+Pool& DeviceAllocator::Impl::route(StreamId stream) {
+  for (auto it = routes.rbegin(); it != routes.rend(); ++it) {
+    if (!it->filter || it->filter(stream)) {
+      return pools.find(it->pool)->second;
+    }
+  }
+  return *default_pool;
+}
+
+void DeviceAllocator::Impl::count_rung(Rung rung, Bytes size) {
+  ++rungs[static_cast<std::size_t>(rung)];
+  emit(EventKind::kRung, VirtAddr{}, size, StreamId{}, static_cast<std::uint32_t>(rung));
+}
+
+Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamClock& clock) {
+  const Bytes size = round_up(requested, kBlockUnit);
+  if (!virtual_memory) {
+    return allocate_plain(size, requested, clock);
+  }
+  if (Block* hit = pool.heap.allocate(size, requested, clock)) {
+    ++rungs[static_cast<std::size_t>(Rung::kOwnFree)];
+    return hit;
+  }
+  // What other streams are done with may fit now.
+  if (!filling_pool() && (streams.several() || pending_bytes > Bytes(0))) {
+    settle();
+    if (Block* hit = pool.heap.allocate(size, requested, clock)) {
+      count_rung(Rung::kOwnFree, size);
+      return hit;
+    }
+  }
+  Result<Block*> placed = place(pool, size, requested, clock, false);
+  if (placed.ok()) {
+    return placed;
+  }
+  // Under pressure: other streams' memory behind device-side waits, idle memory behind host waits.
+  placed = place(pool, size, requested, clock, true);
+  if (placed.ok() || filling_pool()) {
+    return placed;
+  }
+  // Last: memory that only pending work or a released pool keeps back, behind a host wait.
+  settle_released_pools();
+  settle_pending(true);
+  settle();
+  if (Block* hit = pool.heap.allocate(size, requested, clock)) {
+    count_rung(Rung::kDeviceWait, size);
+    return hit;
+  }
+  return place(pool, size, requested, clock, true);
+}
+
+// Finds the place that misses the fewest bytes, backs it and takes it.
+Result<Block*> DeviceAllocator::Impl::place(
+    Pool& pool, Bytes size, Bytes requested, StreamClock& clock, bool pressure) {
+  // A private pool's memory never changes streams (range_heap.h); elsewhere pressure allows it.
+  const auto scope = pressure && !pool.is_private() && !filling_pool() ? RangeHeap::Scope::kAny
+                                                                       : RangeHeap::Scope::kUsable;
+  std::optional<Placement> found = pool.heap.find_placement(size, clock, scope);
+  if (!found.has_value()) {
+    // No stretch of addresses is long enough: the heap needs a region.
+    // Twice the memory for the default pool, so that scattered survivors never use up its
+    // addresses; private pools are many and mostly small.
+    const Bytes usual =
+        pool.is_private() ? Bytes(info.total_memory.count() / 8) : info.total_memory * 2;
+    const Bytes region_size = round_up(std::max(usual, size), info.granularity);
+    const Result<AddressRange> region = space.take_region(region_size);
+    if (!region.ok()) {
+      return region.error();
+    }
+    pool.heap.add_region(region.value());
+    found = pool.heap.find_placement(size, clock, scope);
+    NOFRAG_CHECK(found.has_value(), "a fresh region is too short for the request it was made for");
+  }
+  const Placement placement = *found;
+  Rung highest = Rung::kOwnFree;
+  if (!placement.missing.is_zero()) {
+    if (const Status backed = back(pool, placement, pressure, &highest); !backed.ok()) {
+      return backed.error();
+    }
+  }
+  Status waited;
+  bool foreign = false;
+  pool.heap.for_each_foreign(placement, clock, [&](StreamClock& other, Tick tick) {
+    foreign = true;
+    if (waited.ok()) {
+      waited = streams.wait_device(clock, other, tick);
+    }
+  });
+  if (!waited.ok()) {
+    return waited.error();
+  }
+  if (foreign) {
+    highest = std::max(highest, Rung::kDeviceWait);
+  }
+  count_rung(highest, size);
+  return pool.heap.take(placement, requested, clock);
+}
+
+Result<Block*> DeviceAllocator::Impl::allocate_plain(Bytes size,
+                                                     Bytes requested,
+                                                     StreamClock& clock) {
+  if (const Status charged = physical.charge(size); !charged.ok()) {
+    return charged.error();
+  }
+  const Result<VirtAddr> address = driver.malloc(device, size);
+  if (!address.ok()) {
+    physical.uncharge(size);
+    return address.error();
+  }
+  Block* block = context.blocks.make();
+  NOFRAG_CHECK(block != nullptr, "no host memory for a block");
+  block->address = address.value();
+  block->size = size;
+  block->state = BlockState::kLive;
+  block->clock = &clock;
+  block->requested = requested;
+  count_rung(Rung::kGrow, size);
+  return block;
+}
+
+}  // namespace nofrag

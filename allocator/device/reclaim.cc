@@ -1,0 +1,239 @@
+// Reclaim: freed blocks on their way to free memory, idle handles on their way back to the driver,
+// released pools on their way out.
+
+#include <algorithm>
+
+#include "device/device_impl.h"
+
+namespace nofrag {
+namespace {
+
+// Freed bytes after which a marker pays (0.26 us for the capture query and the record): 1/256 of
+// the peak keeps a full turnover of memory at 256 markers. Several streams wait for one another's
+// memory, so there markers come early.
+constexpr std::uint64_t kMarksPerTurnover = 256;
+constexpr Bytes kMarkBytesOneStream = 32 * kMiB;
+constexpr Bytes kMarkBytesSeveral = kMiB;
+
+}  // namespace
+
+void DeviceAllocator::Impl::maybe_mark(StreamClock& clock, Bytes freed) {
+  clock.freed_since_marker += freed;
+  const Bytes enough = streams.several() ? kMarkBytesSeveral
+                                         : std::max(kMarkBytesOneStream,
+                                                    Bytes(peak_live.count() / kMarksPerTurnover));
+  if (clock.freed_since_marker < enough || filling_pool() || clock.retired) {
+    return;
+  }
+  // A refused marker (a capture) is asked for again at the next free; nothing relies on it until
+  // then.
+  if (streams.mark(clock).ok()) {
+    streams.poll(clock);
+  }
+}
+
+// No stream but its own may still touch the block (or all others are done).
+void DeviceAllocator::Impl::finish_free(Block* block) {
+  StreamClock& clock = *block->clock;
+  const Tick tick = block->state == BlockState::kPending ? block->tick : clock.stamp();
+  const Bytes size = block->size;
+  emit(EventKind::kFreeCompleted, block->address, size, clock.stream);
+  if (virtual_memory) {
+    block->region->heap->free(block, tick);
+    maybe_mark(clock, size);
+    return;
+  }
+  flush_deferred_plain();
+  // A private pool's blocks may belong to a captured graph: they outlive their free until the
+  // release.
+  if (block->pool->is_private() && !block->pool->settled) {
+    block->pool->kept.push_back(block);
+  } else {
+    free_plain(block);
+  }
+}
+
+// The block was used on other streams: it stays allocated until they are done with it. The events
+// are recorded now, so that later work on those streams does not hold the block up.
+void DeviceAllocator::Impl::defer_free(Block* block) {
+  block->state = BlockState::kPending;
+  block->tick = block->clock->stamp();
+  pending_bytes += block->size;
+  for (StreamUse* use = block->uses; use != nullptr; use = use->next) {
+    use->tick = use->clock->stamp();
+    if (!filling_pool()) {
+      // Refused (a capture): settle_pending() asks again.
+      streams.mark_up_to(*use->clock, use->tick).ignore();
+    }
+    ++block->open_uses;
+    if (waiting.size() <= use->clock->index) {
+      waiting.resize(use->clock->index + 1);
+    }
+    waiting[use->clock->index].push_back(use);
+  }
+}
+
+// Pending blocks whose streams are done become free. With `wait` the host waits for them.
+bool DeviceAllocator::Impl::settle_pending(bool wait) {
+  bool any = false;
+  streams.for_each([&](StreamClock& clock) {
+    if (clock.index >= waiting.size() || waiting[clock.index].empty()) {
+      return;
+    }
+    std::vector<StreamUse*>& uses = waiting[clock.index];
+    const Tick newest = uses.back()->tick;
+    if (wait) {
+      streams.wait_host(clock, newest).ignore();  // what is not done stays pending
+    } else {
+      streams.mark_up_to(clock, newest).ignore();
+      streams.poll(clock);
+    }
+    std::size_t finished = 0;
+    while (finished < uses.size() && clock.done(uses[finished]->tick)) {
+      Block* block = uses[finished]->block;
+      ++finished;
+      if (--block->open_uses > 0) {
+        continue;
+      }
+      any = true;
+      pending_bytes -= block->size;
+      StreamUse* use = block->uses;
+      block->uses = nullptr;
+      // Only the list below still names these nodes, and only up to `finished`.
+      while (use != nullptr) {
+        StreamUse* next = use->next;
+        context.stream_uses.destroy(use);
+        use = next;
+      }
+      finish_free(block);
+    }
+    uses.erase(uses.begin(), uses.begin() + static_cast<std::ptrdiff_t>(finished));
+  });
+  return any;
+}
+
+// Takes in what other streams have finished meanwhile.
+void DeviceAllocator::Impl::settle() {
+  settle_pending(false);
+  if (!streams.several()) {
+    return;
+  }
+  streams.for_each([&](StreamClock& clock) {
+    if (clock.freed_since_marker > Bytes(0)) {
+      streams.mark(clock).ignore();  // refused during a capture: those blocks stay dirty
+    }
+    streams.poll(clock);
+  });
+  for (auto& [key, pool] : pools) {
+    streams.for_each([&heap = pool.heap](StreamClock& clock) { heap.clean_done(clock); });
+  }
+}
+
+// A released private pool may still be touched by graph replays that were launched before, on
+// streams that no marker names. One wait for the whole device settles it.
+void DeviceAllocator::Impl::settle_released_pools() {
+  if (filling_pool()) {
+    return;
+  }
+  bool unsettled = false;
+  for (const auto& [key, pool] : pools) {
+    unsettled |= pool.is_private() && pool.use_count == 0 && !pool.settled;
+  }
+  if (!unsettled || !driver.device_synchronize(device).ok()) {
+    return;
+  }
+  streams.all_done();
+  for (auto& [key, pool] : pools) {
+    if (pool.is_private() && pool.use_count == 0) {
+      pool.settled = true;
+      pool.heap.clean_all();
+      for (Block* block : pool.kept) {
+        free_plain(block);
+      }
+      pool.kept.clear();
+    }
+  }
+}
+
+void DeviceAllocator::Impl::drop_empty_pools() {
+  for (auto it = pools.begin(); it != pools.end();) {
+    Pool& pool = it->second;
+    const bool gone = pool.is_private() && pool.use_count == 0 && pool.live_blocks == 0 &&
+                      pool.settled && pool.heap.mapped().is_zero();
+    if (!gone) {
+      ++it;
+      continue;
+    }
+    for (const auto& region : pool.heap.regions()) {
+      space.return_region(region->range);
+    }
+    it = pools.erase(it);
+  }
+}
+
+bool DeviceAllocator::Impl::handle_done(Handle& handle) {
+  return handle.last_uses.all_of(
+      [this](StreamClock& clock, Tick tick) { return streams.is_done(clock, tick); });
+}
+
+Status DeviceAllocator::Impl::wait_for_handle(Handle& handle) {
+  Status status;
+  handle.last_uses.all_of([&](StreamClock& clock, Tick tick) {
+    status = streams.is_done(clock, tick) ? Status{} : streams.wait_host(clock, tick);
+    return status.ok();
+  });
+  return status;
+}
+
+Bytes DeviceAllocator::Impl::trim_locked(Bytes keep) {
+  const Bytes before = physical.reserved();
+  if (!virtual_memory) {
+    flush_deferred_plain();
+    settle_released_pools();
+    drop_empty_pools();
+    return before - physical.reserved();
+  }
+  settle_pending(false);
+  settle_released_pools();
+  physical.release_spares();
+  for (auto& [key, pool] : pools) {
+    if (!pool.lends()) {
+      continue;
+    }
+    for (Handle* handle = pool.heap.first_idle();
+         handle != nullptr && physical.reserved() > keep;) {
+      Handle* next = handle->next_idle;
+      // A stream that cannot be waited for (a capture) keeps its handle.
+      if (wait_for_handle(*handle).ok()) {
+        if (const Result<PhysicalHandle> unmapped = unmap_idle(handle); unmapped.ok()) {
+          emit(EventKind::kRelease, VirtAddr{}, unmapped.value().size, StreamId{});
+          physical.release(unmapped.value());
+        }
+      }
+      handle = next;
+    }
+  }
+  drop_empty_pools();
+  return before - physical.reserved();
+}
+
+// The driver waits for the device before it frees: nothing can still touch the block. While a pool
+// is being filled a capture may be under way, in which frees are not allowed.
+void DeviceAllocator::Impl::free_plain(Block* block) {
+  if (filling_pool() || !driver.free(device, block->address).ok()) {
+    deferred_plain.push_back(block);
+    return;
+  }
+  physical.uncharge(block->size);
+  context.blocks.destroy(block);
+}
+
+void DeviceAllocator::Impl::flush_deferred_plain() {
+  std::vector<Block*> deferred;
+  deferred.swap(deferred_plain);
+  for (Block* block : deferred) {
+    free_plain(block);
+  }
+}
+
+}  // namespace nofrag

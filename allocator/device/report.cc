@@ -1,0 +1,121 @@
+// What the allocator says about itself: statistics, the out-of-memory report, the invariant walk.
+
+#include <algorithm>
+#include <cstdio>
+
+#include "device/device_impl.h"
+
+namespace nofrag {
+namespace {
+
+// "12.00 MiB": three significant units are enough in a message; exact bytes are in the statistics.
+std::string human(Bytes bytes) {
+  char text[32];
+  if (bytes >= kGiB) {
+    std::snprintf(text, sizeof text, "%.2f GiB", bytes.mib() / 1024);
+  } else if (bytes >= kMiB) {
+    std::snprintf(text, sizeof text, "%.2f MiB", bytes.mib());
+  } else {
+    std::snprintf(text, sizeof text, "%.2f KiB", bytes.mib() * 1024);
+  }
+  return text;
+}
+
+}  // namespace
+
+DeviceStats DeviceAllocator::Impl::stats_locked() const {
+  DeviceStats s;
+  s.requested = requested_bytes;
+  s.live = live_bytes;
+  s.pending = pending_bytes;
+  s.allocated = live_bytes + pending_bytes;
+  s.reserved = physical.reserved();
+  s.limit = physical.limit();
+  s.peak_live = peak_live;
+  s.peak_allocated = peak_allocated;
+  s.peak_reserved = physical.peak_reserved();
+  s.live_blocks = live_blocks;
+  s.allocations = allocations;
+  s.frees = frees;
+  s.failed_allocations = failures;
+  s.pools = pools.size();
+  s.rungs = rungs;
+  s.mapped_in_use = virtual_memory ? Bytes(0) : physical.reserved();
+  Bytes mapped;
+  Bytes used;
+  for (const auto& [key, pool] : pools) {
+    s.mapped_in_use += pool.heap.mapped_in_use();
+    mapped += pool.heap.mapped();
+    used += pool.heap.used();
+    s.largest_free_run = std::max(s.largest_free_run, pool.heap.largest_free_run());
+  }
+  s.free_handles = context.idle_bytes + physical.spare_bytes();
+  s.stranded = mapped - context.idle_bytes - used;
+  return s;
+}
+
+void DeviceAllocator::Impl::note_failure(Bytes requested, StreamId stream, Error error) {
+  ++failures;
+  count_rung(Rung::kFailed, requested);
+  emit(EventKind::kOutOfMemory, VirtAddr{}, requested, stream);
+  last_report.requested = requested;
+  last_report.stats = stats_locked();
+  last_report.stream = stream;
+  last_report.limit_reached = error.code == Errc::kLimit;
+  const Result<MemoryInfo> memory = driver.memory_info(device);
+  last_report.driver_free = memory.ok() ? memory.value().free : Bytes(0);
+  last_report.driver_total = memory.ok() ? memory.value().total : info.total_memory;
+}
+
+void DeviceAllocator::Impl::check_locked() const {
+  const DeviceStats s = stats_locked();
+  NOFRAG_CHECK(s.requested <= s.live, "requested > live");
+  NOFRAG_CHECK(s.allocated <= s.mapped_in_use, "allocated > mapped in use");
+  NOFRAG_CHECK(s.mapped_in_use <= s.reserved, "mapped in use > reserved");
+  NOFRAG_CHECK(s.live_blocks == blocks.size(), "live blocks differ from the address map");
+  streams.check();
+  Bytes mapped;
+  for (const auto& [key, pool] : pools) {
+    pool.heap.check();
+    mapped += pool.heap.mapped();
+  }
+  if (virtual_memory) {
+    NOFRAG_CHECK(mapped + physical.spare_bytes() == s.reserved,
+                 "reserved differs from the handles");
+  }
+  Bytes live;
+  Bytes requested;
+  blocks.for_each([&](const Block* block) {
+    NOFRAG_CHECK(block->state == BlockState::kLive, "a block in the address map is not live");
+    live += block->size;
+    requested += block->requested;
+  });
+  NOFRAG_CHECK(live == s.live && requested == s.requested, "live bytes differ from the blocks");
+  Bytes pending;
+  for (const auto& uses : waiting) {
+    for (const StreamUse* use : uses) {
+      NOFRAG_CHECK(use->block->state == BlockState::kPending, "a waiting block is not pending");
+      // A block waits once a stream: count it at its first use.
+      pending += use == use->block->uses ? use->block->size : Bytes(0);
+    }
+  }
+  NOFRAG_CHECK(pending <= s.pending, "pending bytes differ from the waiting blocks");
+}
+
+std::string DeviceAllocator::last_oom_message() const {
+  const OomReport r = last_oom();
+  const DeviceStats& s = r.stats;
+  std::string text = "out of memory on device " + std::to_string(device().value()) +
+                     ": tried to allocate " + human(r.requested) + ". ";
+  if (r.limit_reached) {
+    text += "The limit of " + human(s.limit) + " is reached. ";
+  }
+  text += "nofrag holds " + human(s.reserved) + " from the driver: " + human(s.live) + " live, " +
+          human(s.pending) + " waiting for streams, " + human(s.free_handles) +
+          " free in whole handles, " + human(s.stranded) +
+          " free beside live blocks. The driver has " + human(r.driver_free) + " of " +
+          human(r.driver_total) + " free.";
+  return text;
+}
+
+}  // namespace nofrag

@@ -1,0 +1,345 @@
+#include "heap/range_heap.h"
+
+#include <algorithm>
+
+namespace nofrag {
+
+void LastUses::note(StreamClock* clock, Tick tick) {
+  for (std::uint32_t i = 0; i < count_; ++i) {
+    if (inline_[i].clock == clock) {
+      inline_[i].tick = std::max(inline_[i].tick, tick);
+      return;
+    }
+  }
+  for (Use& use : more_) {
+    if (use.clock == clock) {
+      use.tick = std::max(use.tick, tick);
+      return;
+    }
+  }
+  if (count_ < kInline) {
+    inline_[count_++] = {clock, tick};
+  } else {
+    more_.push_back({clock, tick});
+  }
+}
+
+RangeHeap::RangeHeap(HeapContext& context, Sharing sharing)
+    : context_(context), sharing_(sharing) {}
+
+RangeHeap::~RangeHeap() {
+  NOFRAG_CHECK(mapped_ == lost_, "heap destroyed with handles mapped");
+  for (const auto& region : regions_) {
+    for (Block* block = region->first; block != nullptr;) {
+      Block* next = block->next;
+      context_.blocks.destroy(block);
+      block = next;
+    }
+    unmap_host_pages(region->granules, region->granule_count * sizeof(Region::Granule));
+  }
+}
+
+void RangeHeap::add_region(AddressRange range) {
+  auto region = std::make_unique<Region>();
+  region->range = range;
+  region->heap = this;
+  region->granule_count = static_cast<std::size_t>(range.size / granule());
+  region->granules = static_cast<Region::Granule*>(
+      map_host_pages(region->granule_count * sizeof(Region::Granule)));
+  NOFRAG_CHECK(region->granules != nullptr, "no host memory for a region's granule table");
+  region->first = make_block(*region, range.address, range.size, BlockState::kUnbacked);
+  cover(region->first, range.address, range.end());
+  regions_.push_back(std::move(region));
+}
+
+Block* RangeHeap::make_block(Region& region, VirtAddr address, Bytes size, BlockState state) {
+  Block* block = context_.blocks.make();
+  NOFRAG_CHECK(block != nullptr, "no host memory for a block");
+  block->address = address;
+  block->size = size;
+  block->state = state;
+  block->region = &region;
+  return block;
+}
+
+// Only granules whose first byte lies in [from, to) change hands.
+void RangeHeap::cover(Block* block, VirtAddr from, VirtAddr to) {
+  Region& region = *block->region;
+  const Bytes start = round_up(from - region.range.address, granule());
+  const Bytes end = to - region.range.address;
+  for (Bytes at = start; at < end; at += granule()) {
+    region.granules[at / granule()].block = block;
+  }
+}
+
+Block* RangeHeap::covering(const Region& region, VirtAddr address) {
+  const Bytes granularity = region.heap->granule();
+  Block* block = region.granules[(address - region.range.address) / granularity].block;
+  while (block != nullptr && address >= block->end()) {
+    block = block->next;
+  }
+  return block;
+}
+
+Block* RangeHeap::block_at(VirtAddr address) const {
+  for (const auto& region : regions_) {
+    if (region->range.contains(address)) {
+      return covering(*region, address);
+    }
+  }
+  return nullptr;
+}
+
+RangeHeap::Shelf& RangeHeap::shelf_of(const StreamClock& clock) {
+  while (dirty_.size() <= clock.index) {
+    dirty_.push_back(nullptr);
+  }
+  auto& shelf = dirty_[clock.index];
+  if (shelf == nullptr) {
+    shelf = std::make_unique<Shelf>();
+  }
+  return *shelf;
+}
+
+void RangeHeap::shelve(Block* block) {
+  if (block->state != BlockState::kFree) {
+    return;
+  }
+  if (block->clock == nullptr) {
+    clean_.index.insert(block);
+    return;
+  }
+  Shelf& shelf = shelf_of(*block->clock);
+  shelf.index.insert(block);
+  // Nearly always the newest tick; a remainder goes back behind its elders.
+  Block* after = shelf.newest;
+  while (after != nullptr && after->tick > block->tick) {
+    after = after->previous_dirty;
+  }
+  block->previous_dirty = after;
+  block->next_dirty = after == nullptr ? shelf.oldest : after->next_dirty;
+  (after == nullptr ? shelf.oldest : after->next_dirty) = block;
+  (block->next_dirty == nullptr ? shelf.newest : block->next_dirty->previous_dirty) = block;
+}
+
+void RangeHeap::unshelve(Block* block) {
+  if (block->state != BlockState::kFree) {
+    return;
+  }
+  if (block->clock == nullptr) {
+    clean_.index.remove(block);
+    return;
+  }
+  Shelf& shelf = shelf_of(*block->clock);
+  shelf.index.remove(block);
+  (block->previous_dirty == nullptr ? shelf.oldest : block->previous_dirty->next_dirty) =
+      block->next_dirty;
+  (block->next_dirty == nullptr ? shelf.newest : block->next_dirty->previous_dirty) =
+      block->previous_dirty;
+  block->previous_dirty = nullptr;
+  block->next_dirty = nullptr;
+}
+
+bool RangeHeap::mergeable(const Block& a, const Block& b) const {
+  if (a.state != b.state) {
+    return false;
+  }
+  if (a.state == BlockState::kUnbacked) {
+    return true;
+  }
+  if (a.state != BlockState::kFree) {
+    return false;
+  }
+  // With one stream a mark holds nobody up, so clean and dirty need not be kept apart.
+  return a.clock == b.clock || !context_.streams.several();
+}
+
+// The longer block's node survives: fewer granule entries change.
+Block* RangeHeap::absorb(Block* left, Block* right) {
+  Block* survivor = left->size >= right->size ? left : right;
+  Block* gone = survivor == left ? right : left;
+  cover(survivor, gone->address, gone->end());
+  if (gone->clock != nullptr) {
+    survivor->tick = survivor->clock == nullptr ? gone->tick : std::max(survivor->tick, gone->tick);
+    survivor->clock = gone->clock;
+  }
+  Block* before = left->previous;
+  Block* after = right->next;
+  survivor->address = left->address;
+  survivor->size = left->size + right->size;
+  survivor->previous = before;
+  survivor->next = after;
+  (before == nullptr ? survivor->region->first : before->next) = survivor;
+  if (after != nullptr) {
+    after->previous = survivor;
+  }
+  context_.blocks.destroy(gone);
+  return survivor;
+}
+
+Block* RangeHeap::merge_neighbours(Block* block) {
+  if (block->previous != nullptr && mergeable(*block->previous, *block)) {
+    unshelve(block->previous);
+    block = absorb(block->previous, block);
+  }
+  if (block->next != nullptr && mergeable(*block, *block->next)) {
+    unshelve(block->next);
+    block = absorb(block, block->next);
+  }
+  return block;
+}
+
+Block* RangeHeap::cut_front(Block* block, VirtAddr at) {
+  Block* front = make_block(*block->region, block->address, at - block->address, block->state);
+  front->clock = block->clock;
+  front->tick = block->tick;
+  front->previous = block->previous;
+  front->next = block;
+  (front->previous == nullptr ? block->region->first : front->previous->next) = front;
+  block->previous = front;
+  block->size = block->end() - at;
+  block->address = at;
+  cover(front, front->address, at);
+  return front;
+}
+
+Block* RangeHeap::allocate(Bytes size, Bytes requested, StreamClock& clock) {
+  FreeNode* own = clock.index < dirty_.size() && dirty_[clock.index] != nullptr
+                      ? dirty_[clock.index]->index.find(size)
+                      : nullptr;
+  FreeNode* clean = clean_.index.find(size);
+  FreeNode* node = own;
+  // Among equals the stream's own memory, so that clean memory stays for everybody.
+  if (own == nullptr || (clean != nullptr && clean->size < own->size)) {
+    node = clean;
+  }
+  if (node == nullptr) {
+    return nullptr;
+  }
+  auto* block = static_cast<Block*>(node);
+  unshelve(block);
+  if (block->size > size) {
+    Block* front = cut_front(block, block->address + size);
+    shelve(block);
+    block = front;
+  }
+  make_live(block, requested, clock);
+  return block;
+}
+
+void RangeHeap::make_live(Block* block, Bytes requested, StreamClock& clock) {
+  block->state = BlockState::kLive;
+  block->clock = &clock;
+  block->tick = 0;
+  block->requested = requested;
+  add_use(block);
+}
+
+void RangeHeap::free(Block* block, Tick tick) {
+  NOFRAG_ASSERT(block->state == BlockState::kLive || block->state == BlockState::kPending,
+                "free of a block that is not allocated");
+  drop_use(block, block->clock, tick);
+  block->state = BlockState::kFree;
+  block->requested = Bytes(0);
+  block->tick = tick;
+  if (sharing_ == Sharing::kShared && block->clock->done(tick)) {
+    block->clock = nullptr;
+  }
+  shelve(merge_neighbours(block));
+}
+
+void RangeHeap::add_use(Block* block) {
+  used_ += block->size;
+  const Region& region = *block->region;
+  for (VirtAddr at = block->address; at < block->end();) {
+    Handle* handle = region.granules[granule_index(region, at)].handle;
+    const VirtAddr stop = std::min(handle->end(), block->end());
+    if (handle->idle()) {
+      pop_idle(handle);
+    }
+    handle->used += stop - at;
+    at = stop;
+  }
+}
+
+void RangeHeap::drop_use(Block* block, StreamClock* clock, Tick tick) {
+  used_ -= block->size;
+  const Region& region = *block->region;
+  for (VirtAddr at = block->address; at < block->end();) {
+    Handle* handle = region.granules[granule_index(region, at)].handle;
+    const VirtAddr stop = std::min(handle->end(), block->end());
+    handle->used -= stop - at;
+    handle->last_uses.note(clock, tick);
+    if (handle->idle()) {
+      push_idle(handle);
+    }
+    at = stop;
+  }
+}
+
+void RangeHeap::push_idle(Handle* handle) {
+  handle->idle_since = ++context_.idle_sequence;
+  handle->previous_idle = idle_last_;
+  handle->next_idle = nullptr;
+  (idle_last_ == nullptr ? idle_first_ : idle_last_->next_idle) = handle;
+  idle_last_ = handle;
+  idle_ += handle->physical.size;
+  context_.idle_bytes += handle->physical.size;
+}
+
+void RangeHeap::pop_idle(Handle* handle) {
+  (handle->previous_idle == nullptr ? idle_first_ : handle->previous_idle->next_idle) =
+      handle->next_idle;
+  (handle->next_idle == nullptr ? idle_last_ : handle->next_idle->previous_idle) =
+      handle->previous_idle;
+  handle->previous_idle = nullptr;
+  handle->next_idle = nullptr;
+  idle_ -= handle->physical.size;
+  context_.idle_bytes -= handle->physical.size;
+}
+
+void RangeHeap::clean_done(StreamClock& clock) {
+  if (sharing_ == Sharing::kPrivate || clock.index >= dirty_.size() ||
+      dirty_[clock.index] == nullptr) {
+    return;
+  }
+  Shelf& shelf = *dirty_[clock.index];
+  while (shelf.oldest != nullptr && clock.done(shelf.oldest->tick)) {
+    Block* block = shelf.oldest;
+    unshelve(block);
+    block->clock = nullptr;
+    shelve(merge_neighbours(block));
+  }
+}
+
+void RangeHeap::clean_all() {
+  for (const auto& shelf : dirty_) {
+    while (shelf != nullptr && shelf->oldest != nullptr) {
+      Block* block = shelf->oldest;
+      unshelve(block);
+      block->clock = nullptr;
+      block = merge_neighbours(block);
+      // With a single stream a dirty neighbour may have passed its mark on: take it off again.
+      block->clock = nullptr;
+      shelve(block);
+    }
+  }
+}
+
+Bytes RangeHeap::largest_free_run() const {
+  Bytes largest;
+  const auto consider_shelf = [&largest](const FreeIndex& index) {
+    if (const FreeNode* node = index.largest()) {
+      largest = std::max(largest, node->size);
+    }
+  };
+  consider_shelf(clean_.index);
+  for (const auto& shelf : dirty_) {
+    if (shelf != nullptr) {
+      consider_shelf(shelf->index);
+    }
+  }
+  return largest;
+}
+
+}  // namespace nofrag

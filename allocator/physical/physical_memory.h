@@ -1,0 +1,63 @@
+// PhysicalMemory: the handles of one device, created, released and counted against a limit.
+//
+// Owns: every physical byte held from the driver, mapped or not, until release. Layer: physical; it
+// knows no addresses and no blocks.
+// Units: handle sizes are multiples of the granularity.
+// Invariants: reserved() == the sizes of all handles created and not released, those the driver
+// refused to take back included; reserved() <= limit() whenever create() succeeds.
+// Threads: none; the device lock. Failure: create() is kLimit (ours) or kOutOfMemory (the driver's)
+// and changes nothing. release() cannot fail for the caller: a handle that the driver will not take
+// back is kept as a spare and handed out by the next create of its size.
+// Cost: one driver call each.
+#pragma once
+
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "driver/driver.h"
+
+namespace nofrag {
+
+struct PhysicalHandle {
+  HandleId id;
+  Bytes size;
+};
+
+class PhysicalMemory {
+ public:
+  PhysicalMemory(Driver& driver, DeviceOrdinal device, Bytes granularity);
+  PhysicalMemory(const PhysicalMemory&) = delete;
+  PhysicalMemory& operator=(const PhysicalMemory&) = delete;
+
+  Result<PhysicalHandle> create(Bytes size);
+  void release(PhysicalHandle handle);
+  // Offers refused handles to the driver once more; what it still refuses stays spare.
+  void release_spares();
+
+  // Plain driver allocations count against the same limit. pre: `size` was charged before.
+  Status charge(Bytes size);
+  void uncharge(Bytes size);
+
+  void set_limit(Bytes limit) { limit_ = limit; }
+  [[nodiscard]] Bytes limit() const { return limit_; }
+  [[nodiscard]] bool fits_limit(Bytes size) const {
+    return reserved_ <= limit_ && size <= limit_ - reserved_;
+  }
+  [[nodiscard]] Bytes reserved() const { return reserved_; }
+  [[nodiscard]] Bytes peak_reserved() const { return peak_reserved_; }
+  void reset_peak() { peak_reserved_ = reserved_; }
+  [[nodiscard]] Bytes granularity() const { return granularity_; }
+  [[nodiscard]] Bytes spare_bytes() const;
+
+ private:
+  Driver& driver_;
+  DeviceOrdinal device_;
+  Bytes granularity_;
+  Bytes limit_ = kNoLimit;
+  Bytes reserved_;
+  Bytes peak_reserved_;
+  std::vector<PhysicalHandle> spares_;
+};
+
+}  // namespace nofrag

@@ -1,0 +1,42 @@
+// StreamClock: how far one stream has come, counted in ticks.
+//
+// A marker is an event recorded on the stream. Tick n stands for "everything queued before marker n
+// was recorded". Work queued now will be covered by marker issued + 1, so a freed block is stamped
+// with that number at no cost, and the marker itself is recorded later, only if somebody asks. One
+// marker answers for every block stamped up to it.
+//
+// Layer: stream. Units: ticks, starting at 1; 0 = before any work.
+// Invariants: completed <= issued; `markers` holds the events of ticks completed+1 .. issued in
+// order. Threads: none (the device lock). Plain data; Streams (streams.h) makes the moves.
+// Decision: docs/decisions/0002-first-engine.md
+#pragma once
+
+#include <cstdint>
+#include <deque>
+
+#include "base/units.h"
+#include "driver/driver.h"
+
+namespace nofrag {
+
+using Tick = std::uint64_t;
+
+struct StreamClock {
+  StreamId stream;
+  std::uint32_t index =
+      0;  // position among the device's clocks; users keep per-stream arrays by it
+  Tick issued = 0;
+  Tick completed = 0;
+  std::deque<EventId> markers;
+  // Bytes freed on this stream since the last marker: when enough have gathered a marker is worth
+  // its price, so that memory is already known to be safe when somebody needs it.
+  Bytes freed_since_marker;
+  // The stream is gone (retire): its last marker covers all its work, no more can be recorded.
+  bool retired = false;
+
+  // The tick that covers the work queued so far. A retired stream takes no more work.
+  [[nodiscard]] Tick stamp() const { return retired ? issued : issued + 1; }
+  [[nodiscard]] bool done(Tick tick) const { return tick <= completed; }
+};
+
+}  // namespace nofrag

@@ -1,0 +1,75 @@
+// Streams: the clocks of all streams seen on one device, and the events they are read with.
+//
+// Owns: the clocks and every event. Layer: stream (beside range; above driver).
+// Rules it keeps: no event is recorded on, and no host or device wait made for, a stream that is
+// being captured (kCapturing): an event recorded there belongs to the graph and says nothing about
+// time. Events recorded outside a capture may be queried at any time. Threads: none (the device
+// lock). Failure: a marker that cannot be recorded leaves the clock as it was; memory stamped with
+// it simply stays unsafe. Nothing here ever treats an error as "done". Cost: mark one record and
+// one capture query; poll one query a finished marker plus one.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "stream/stream_clock.h"
+
+namespace nofrag {
+
+class Streams {
+ public:
+  Streams(Driver& driver, DeviceOrdinal device);
+  Streams(const Streams&) = delete;
+  Streams& operator=(const Streams&) = delete;
+  // Gives the events back. pre: nobody waits for a marker any more.
+  ~Streams();
+
+  // The clock of `stream`, made on first sight. Never moves or dies.
+  StreamClock& clock(StreamId stream);
+  [[nodiscard]] std::size_t count() const { return clocks_.size(); }
+  // More than one stream was seen: sharing needs markers.
+  [[nodiscard]] bool several() const { return clocks_.size() > 1; }
+
+  // Records a marker for everything queued so far.
+  Status mark(StreamClock& clock);
+  // Marks unless a recorded marker covers `tick` already.
+  Status mark_up_to(StreamClock& clock, Tick tick);
+  // Asks the driver how far the stream has come.
+  void poll(StreamClock& clock);
+  void poll_all();
+  // done(tick), asking the driver if it was not known to be.
+  bool is_done(StreamClock& clock, Tick tick);
+
+  // Blocks the host until `tick` is done.
+  Status wait_host(StreamClock& clock, Tick tick);
+  // Work queued on `waiter` from now on starts after `tick` of `clock` is done.
+  Status wait_device(StreamClock& waiter, StreamClock& clock, Tick tick);
+
+  // The stream is about to be destroyed: records its last marker.
+  Status retire(StreamId stream);
+  // After the whole device was waited for: everything queued before is done.
+  void all_done();
+
+  template <typename Visitor>
+  void for_each(Visitor&& visit) {
+    for (const auto& clock : clocks_) {
+      visit(*clock);
+    }
+  }
+
+  void check() const;
+
+ private:
+  Result<EventId> take_event();
+  void return_event(EventId event);
+  void complete_through(StreamClock& clock, Tick tick);
+
+  Driver& driver_;
+  DeviceOrdinal device_;
+  std::vector<std::unique_ptr<StreamClock>> clocks_;
+  StreamClock* last_used_ = nullptr;  // most calls name the stream of the call before
+  std::vector<EventId> idle_events_;
+};
+
+}  // namespace nofrag
