@@ -29,8 +29,10 @@ def mutable_sections(section):
 
 
 def layer_of(table, library):
-    """libnofrag_driver_sim.a belongs to the layer driver."""
+    """libnofrag_driver_sim.a belongs to the layer driver, libnofrag_torch_hooks.a to torch_plugin."""
     name = library.stem.removeprefix("libnofrag_")
+    if name.startswith("torch"):
+        return "torch_plugin"
     return max((layer for layer in table.may_include if name.startswith(layer)), key=len, default=name)
 
 
