@@ -1,6 +1,9 @@
-# Compile and link rules that every nofrag target shares, and the two ways a target is made:
+# Compile and link rules that every nofrag target shares, and the ways a target is made:
 #   nofrag_layer(NAME [EXCEPTIONS] SOURCES ... DEPENDS ...)   a layer of allocator/ (static library nofrag_NAME)
-#   nofrag_test(NAME LABEL fast|slow|gpu|torch SOURCES ... DEPENDS ...)   a GoogleTest program
+#   nofrag_test(NAME LABEL fast|slow|gpu|torch [THREADED] SOURCES ... DEPENDS ...)   a GoogleTest program;
+#     THREADED ones run under ThreadSanitizer too
+#   nofrag_fuzz(NAME_fuzz SOURCES ... DEPENDS ...)   a libFuzzer program (preset clang); seeds in
+#     tests/fuzz/corpus/NAME_fuzz
 # Layers below the edges are built without exceptions: errors travel as Result (base/result.h).
 
 set(CMAKE_CXX_STANDARD 20)
@@ -16,9 +19,11 @@ set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/static)
 
 add_library(nofrag_flags INTERFACE)
+# g++ 12 sees overlapping copies inside std::string's operator+ where there are none (its bug 105651).
 target_compile_options(nofrag_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror
-  $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor;-Wdeprecated-copy-dtor>"
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>
   $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
 target_include_directories(nofrag_flags INTERFACE ${CMAKE_SOURCE_DIR}/allocator ${CMAKE_SOURCE_DIR}/include)
 
@@ -28,6 +33,14 @@ else()
   target_compile_definitions(nofrag_flags INTERFACE NOFRAG_CHECK_LEVEL=$<IF:$<CONFIG:Debug>,1,0>)
 endif()
 
+# A fuzzer needs the code under test instrumented for coverage, and a sanitizer to notice what went
+# wrong; so a tree with fuzzers is built with both throughout.
+if(NOFRAG_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+  if(NOT NOFRAG_SANITIZE)
+    set(NOFRAG_SANITIZE "address,undefined")
+  endif()
+endif()
 if(NOFRAG_SANITIZE)
   add_compile_options(-fsanitize=${NOFRAG_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${NOFRAG_SANITIZE})
@@ -43,15 +56,30 @@ function(nofrag_layer name)
 endfunction()
 
 function(nofrag_test name)
-  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "THREADED" "LABEL;TIMEOUT" "SOURCES;DEPENDS" ${ARGN})
   if(NOT ARG_LABEL)
     message(FATAL_ERROR "nofrag_test(${name}): LABEL is missing")
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 600)
   endif()
+  set(labels ${ARG_LABEL})
+  if(ARG_THREADED)
+    list(APPEND labels threaded)
+  endif()
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE nofrag_flags ${ARG_DEPENDS} GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE nofrag_flags ${ARG_DEPENDS} nofrag_test_main)
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
+endfunction()
+
+function(nofrag_fuzz name)
+  if(NOT NOFRAG_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE nofrag_flags ${ARG_DEPENDS})
+  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
 endfunction()

@@ -24,6 +24,14 @@ const char* to_string(Errc code) {
       return "driver failure";
     case Errc::kCapturing:
       return "not allowed during graph capture";
+    case Errc::kAlreadyInitialized:
+      return "already initialized";
+    case Errc::kBadConfig:
+      return "bad configuration";
+    case Errc::kForked:
+      return "not usable after fork";
+    case Errc::kExiting:
+      return "process is exiting";
   }
   return "unknown error";
 }

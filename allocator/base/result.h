@@ -23,6 +23,11 @@ enum class Errc : unsigned char {
   kNotInitialized,   // no driver, or the device index is not in use
   kDriverFailure,    // any other driver error; driver_code says which
   kCapturing,        // not allowed while the stream is being captured
+  // Of the process (runtime/process.h):
+  kAlreadyInitialized,  // init after first use, or twice
+  kBadConfig,           // an unknown option or a bad value
+  kForked,              // a child of a process that used the driver
+  kExiting,             // the process runs its exit handlers
 };
 
 // "out of memory", "limit", ... for messages.
@@ -36,13 +41,11 @@ struct Error {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value)
-      : state_(std::in_place_index<0>, std::move(value)) {
-  }  // NOLINT(google-explicit-constructor): a value is a success
-  Result(Error error)
-      : state_(std::in_place_index<1>, error) {
-  }  // NOLINT(google-explicit-constructor): an Error is a failure
-  Result(Errc code) : Result(Error{code, 0}) {}  // NOLINT(google-explicit-constructor): likewise
+  // NOLINTBEGIN(google-explicit-constructor): returning a value is a success, an Error a failure
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+  Result(Error error) : state_(std::in_place_index<1>, error) {}
+  Result(Errc code) : Result(Error{code, 0}) {}
+  // NOLINTEND(google-explicit-constructor)
 
   [[nodiscard]] bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
@@ -65,9 +68,10 @@ class [[nodiscard]] Result {
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(Error error)
-      : error_(error) {}  // NOLINT(google-explicit-constructor): an Error is a failure
-  Status(Errc code) : error_(Error{code, 0}) {}  // NOLINT(google-explicit-constructor): likewise
+  // NOLINTBEGIN(google-explicit-constructor): as for Result
+  Status(Error error) : error_(error) {}
+  Status(Errc code) : error_(Error{code, 0}) {}
+  // NOLINTEND(google-explicit-constructor)
   [[nodiscard]] bool ok() const { return error_.code == Errc::kOk; }
   explicit operator bool() const { return ok(); }
   [[nodiscard]] Error error() const { return error_; }

@@ -67,6 +67,7 @@ class VirtAddr {
   [[nodiscard]] constexpr std::uint64_t value() const { return value_; }
   [[nodiscard]] constexpr bool is_null() const { return value_ == 0; }
   [[nodiscard]] void* pointer() const {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): device addresses come from the driver as integers
     return reinterpret_cast<void*>(static_cast<std::uintptr_t>(value_));
   }
 

@@ -1,0 +1,314 @@
+#include "config/parser.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "base/nearest_name.h"
+
+namespace nofrag {
+namespace {
+
+constexpr std::string_view kSpaces = " \t\r\n";
+
+std::string_view trim(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(kSpaces);
+  if (first == std::string_view::npos) {
+    return {};
+  }
+  return text.substr(first, text.find_last_not_of(kSpaces) - first + 1);
+}
+
+bool equals_ignoring_case(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  if (a.size() != b.size()) {
+    return false;
+  }
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (lower(a[i]) != lower(b[i])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Printable and short: a message must stay one readable line whatever was in the environment.
+std::string quote(std::string_view text) {
+  constexpr std::size_t kLongest = 60;
+  std::string quoted = "\"";
+  for (const char c : text.substr(0, kLongest)) {
+    quoted += c >= ' ' && c <= '~' ? c : '?';
+  }
+  quoted += text.size() > kLongest ? "...\"" : "\"";
+  return quoted;
+}
+
+// A whole, finite number and nothing else.
+bool parse_number(std::string_view text, double* out) {
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, *out);
+  return error == std::errc() && stop == end && !text.empty() && std::isfinite(*out);
+}
+
+bool parse_integer(std::string_view text, std::uint64_t* out) {
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, *out);
+  return error == std::errc() && stop == end && !text.empty();
+}
+
+bool unit_from_suffix(std::string_view suffix, Bytes* unit) {
+  struct Suffix {
+    std::string_view text;
+    Bytes unit;
+  };
+  constexpr Suffix kSuffixes[] = {{"", Bytes(1)},
+                                  {"B", Bytes(1)},
+                                  {"KiB", kKiB},
+                                  {"MiB", kMiB},
+                                  {"GiB", kGiB},
+                                  {"TiB", 1024 * kGiB}};
+  for (const Suffix& known : kSuffixes) {
+    if (equals_ignoring_case(suffix, known.text)) {
+      *unit = known.unit;
+      return true;
+    }
+  }
+  return false;
+}
+
+class ItemParser {
+ public:
+  ItemParser(std::string_view key, std::string_view value, std::vector<std::string>* problems)
+      : key_(key), value_(value), problems_(problems) {}
+
+  bool bytes(Bytes minimum, Bytes maximum, Bytes* out) {
+    Bytes parsed;
+    if (maximum == kNoLimit && equals_ignoring_case(value_, "none")) {
+      parsed = kNoLimit;
+    } else if (!parse_bytes(value_, &parsed)) {
+      return problem(quote(value_) + " is not a size (write 4096B, 512KiB, 500MiB or 24GiB)");
+    }
+    if (parsed < minimum || parsed > maximum) {
+      return out_of_range(format_bytes(minimum), format_bytes(maximum));
+    }
+    *out = parsed;
+    return true;
+  }
+
+  bool number(double minimum, double maximum, double* out) {
+    double parsed = 0;
+    if (!parse_number(value_, &parsed)) {
+      return problem(quote(value_) + " is not a number");
+    }
+    if (parsed < minimum || parsed > maximum) {
+      return out_of_range(format_number(minimum), format_number(maximum));
+    }
+    *out = parsed;
+    return true;
+  }
+
+  bool integer(std::int64_t minimum, std::int64_t maximum, std::int64_t* out) {
+    std::int64_t parsed = 0;
+    const char* const end = value_.data() + value_.size();
+    const auto [stop, error] = std::from_chars(value_.data(), end, parsed);
+    if (error != std::errc() || stop != end || value_.empty()) {
+      return problem(quote(value_) + " is not a whole number");
+    }
+    if (parsed < minimum || parsed > maximum) {
+      return out_of_range(std::to_string(minimum), std::to_string(maximum));
+    }
+    *out = parsed;
+    return true;
+  }
+
+  bool boolean(bool* out) {
+    if (equals_ignoring_case(value_, "true") || value_ == "1") {
+      *out = true;
+      return true;
+    }
+    if (equals_ignoring_case(value_, "false") || value_ == "0") {
+      *out = false;
+      return true;
+    }
+    return problem(quote(value_) + " is neither true nor false");
+  }
+
+  bool text(std::string* out) {
+    if (value_.empty()) {
+      return problem("the value is empty");
+    }
+    *out = value_;
+    return true;
+  }
+
+  template <typename Enum>
+  bool word(Enum* out) {
+    std::string accepted;
+    for (std::size_t i = 0; i < EnumWords<Enum>::kWords.size(); ++i) {
+      if (value_ == EnumWords<Enum>::kWords[i]) {
+        *out = static_cast<Enum>(i);
+        return true;
+      }
+      accepted += i == 0 ? "" : ", ";
+      accepted += EnumWords<Enum>::kWords[i];
+    }
+    return problem(quote(value_) + " is not one of " + accepted);
+  }
+
+ private:
+  bool problem(const std::string& what) {
+    problems_->push_back("option " + std::string(key_) + ": " + what);
+    return false;
+  }
+  bool out_of_range(const std::string& minimum, const std::string& maximum) {
+    return problem(quote(value_) + " is outside " + minimum + " to " + maximum);
+  }
+
+  std::string_view key_;
+  std::string_view value_;
+  std::vector<std::string>* problems_;
+};
+
+bool parse_known(OptionId id, ItemParser* item, Options* options) {
+  switch (id) {
+#define NOFRAG_OPTION_BYTES(field, default_value, minimum, maximum, since, doc) \
+  case OptionId::k_##field:                                                     \
+    return item->bytes(minimum, maximum, &options->field);
+#define NOFRAG_OPTION_DOUBLE(field, default_value, minimum, maximum, since, doc) \
+  case OptionId::k_##field:                                                      \
+    return item->number(minimum, maximum, &options->field);
+#define NOFRAG_OPTION_INT(field, default_value, minimum, maximum, since, doc) \
+  case OptionId::k_##field:                                                   \
+    return item->integer(minimum, maximum, &options->field);
+#define NOFRAG_OPTION_BOOL(field, ...) \
+  case OptionId::k_##field:            \
+    return item->boolean(&options->field);
+#define NOFRAG_OPTION_STRING(field, ...) \
+  case OptionId::k_##field:              \
+    return item->text(&options->field);
+#define NOFRAG_OPTION_ENUM(field, ...) \
+  case OptionId::k_##field:            \
+    return item->word(&options->field);
+#include "config/options.def"
+#undef NOFRAG_OPTION_BYTES
+#undef NOFRAG_OPTION_DOUBLE
+#undef NOFRAG_OPTION_INT
+#undef NOFRAG_OPTION_BOOL
+#undef NOFRAG_OPTION_STRING
+#undef NOFRAG_OPTION_ENUM
+    case OptionId::kCount:
+      break;
+  }
+  return false;
+}
+
+void report_unknown_key(std::string_view key, std::vector<std::string>* problems) {
+  std::vector<std::string_view> names;
+  for (std::size_t i = 0; i < kOptionCount; ++i) {
+    names.push_back(option_key(static_cast<OptionId>(i)));
+  }
+  std::string message = "unknown option " + quote(key);
+  const std::string_view nearest = nearest_name(key, names);
+  if (!nearest.empty()) {
+    message += "; did you mean " + std::string(nearest) + "?";
+  }
+  problems->push_back(message);
+}
+
+// The end of the item that starts at `begin`: the next ',' outside brackets.
+std::size_t item_end(std::string_view text, std::size_t begin) {
+  int depth = 0;
+  for (std::size_t i = begin; i < text.size(); ++i) {
+    if (text[i] == '[') {
+      ++depth;
+    } else if (text[i] == ']') {
+      --depth;
+    } else if (text[i] == ',' && depth <= 0) {
+      return i;
+    }
+  }
+  return text.size();
+}
+
+}  // namespace
+
+bool parse_bytes(std::string_view text, Bytes* out) {
+  const std::size_t digits = text.find_first_not_of("0123456789.");
+  const std::string_view number = text.substr(0, digits);
+  const std::string_view suffix =
+      digits == std::string_view::npos ? std::string_view() : trim(text.substr(digits));
+  Bytes unit;
+  if (!unit_from_suffix(suffix, &unit)) {
+    return false;
+  }
+  std::uint64_t whole = 0;
+  if (parse_integer(number, &whole)) {
+    if (whole > UINT64_MAX / unit.count()) {
+      return false;
+    }
+    *out = whole * unit;
+    return true;
+  }
+  double fraction = 0;
+  if (!parse_number(number, &fraction)) {
+    return false;
+  }
+  // A fraction must name whole bytes, and few enough of them that a double counts them exactly.
+  const double bytes = fraction * static_cast<double>(unit.count());
+  if (bytes > 9007199254740992.0 || bytes != std::floor(bytes)) {
+    return false;
+  }
+  *out = Bytes(static_cast<std::uint64_t>(bytes));
+  return true;
+}
+
+bool parse_option(std::string_view key,
+                  std::string_view value,
+                  Options* options,
+                  std::vector<std::string>* problems,
+                  OptionSet* given) {
+  for (std::size_t i = 0; i < kOptionCount; ++i) {
+    if (key != option_key(static_cast<OptionId>(i))) {
+      continue;
+    }
+    if (!value.empty() && value.front() == '[') {
+      problems->push_back("option " + std::string(key) + ": " + quote(value) +
+                          " is a list, and no option takes one");
+      return false;
+    }
+    ItemParser item(key, value, problems);
+    const bool parsed = parse_known(static_cast<OptionId>(i), &item, options);
+    if (parsed && given != nullptr) {
+      given->set(i);
+    }
+    return parsed;
+  }
+  report_unknown_key(key, problems);
+  return false;
+}
+
+bool parse_options(std::string_view text,
+                   Options* options,
+                   std::vector<std::string>* problems,
+                   OptionSet* given) {
+  bool good = true;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = item_end(text, begin);
+    const std::string_view item = trim(text.substr(begin, end - begin));
+    begin = end + 1;
+    if (item.empty()) {
+      continue;
+    }
+    const std::size_t colon = item.find(':');
+    if (colon == std::string_view::npos) {
+      problems->push_back(quote(item) + " has no value (write key:value)");
+      good = false;
+      continue;
+    }
+    const std::string_view key = trim(item.substr(0, colon));
+    const std::string_view value = trim(item.substr(colon + 1));
+    good = parse_option(key, value, options, problems, given) && good;
+  }
+  return good;
+}
+
+}  // namespace nofrag

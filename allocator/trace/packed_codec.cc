@@ -1,0 +1,61 @@
+#include "trace/packed_codec.h"
+
+#include <zlib.h>
+#include <zstd.h>
+
+#include <memory>
+
+namespace nofrag {
+
+std::string pack_zstd(std::string_view raw, int level) {
+  const std::unique_ptr<ZSTD_CCtx, decltype(&ZSTD_freeCCtx)> context(ZSTD_createCCtx(),
+                                                                     &ZSTD_freeCCtx);
+  if (context == nullptr) {
+    return {};
+  }
+  ZSTD_CCtx_setParameter(context.get(), ZSTD_c_compressionLevel, level);
+  ZSTD_CCtx_setParameter(context.get(), ZSTD_c_checksumFlag, 1);
+  ZSTD_CCtx_setParameter(context.get(), ZSTD_c_contentSizeFlag, 1);
+  std::string frame(ZSTD_compressBound(raw.size()), '\0');
+  const std::size_t size =
+      ZSTD_compress2(context.get(), frame.data(), frame.size(), raw.data(), raw.size());
+  if (ZSTD_isError(size) != 0) {
+    return {};
+  }
+  frame.resize(size);
+  return frame;
+}
+
+bool unpack_zstd(std::string_view frame,
+                 std::size_t raw_bytes,
+                 std::string* raw,
+                 std::string* why) {
+  const unsigned long long declared = ZSTD_getFrameContentSize(frame.data(), frame.size());
+  if (declared == ZSTD_CONTENTSIZE_ERROR || declared == ZSTD_CONTENTSIZE_UNKNOWN) {
+    *why = "a payload that is no zstd frame with its size";
+    return false;
+  }
+  if (declared != raw_bytes) {
+    *why = "a zstd frame of " + std::to_string(declared) + " bytes";
+    return false;
+  }
+  raw->resize(raw_bytes);
+  const std::size_t size = ZSTD_decompress(raw->data(), raw_bytes, frame.data(), frame.size());
+  if (ZSTD_isError(size) != 0) {
+    *why = std::string("a damaged zstd frame (") + ZSTD_getErrorName(size) + ")";
+    return false;
+  }
+  if (size != raw_bytes) {
+    *why = "a zstd frame that unpacks to " + std::to_string(size) + " bytes";
+    return false;
+  }
+  return true;
+}
+
+std::uint32_t crc32_of(std::string_view bytes) {
+  return static_cast<std::uint32_t>(crc32(crc32(0, nullptr, 0),
+                                          reinterpret_cast<const Bytef*>(bytes.data()),
+                                          static_cast<uInt>(bytes.size())));
+}
+
+}  // namespace nofrag

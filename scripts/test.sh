@@ -1,0 +1,161 @@
+#!/usr/bin/env bash
+# Runs the test lanes and closes with a table of them. Exit status 1 if any lane failed.
+#
+#   scripts/test.sh [LANE...]     all lanes, or those named, in the order given
+#
+#   format   clang-format finds nothing to change
+#   lint     layering, sizes, header banners, links of the documentation, and proof that they bite
+#   release  g++ build as users run it, and every test (gpu and torch ones skip where there is none)
+#   headers  every header compiles alone
+#   clang    clang build, the fast tests, and each fuzzer for FUZZ_SECONDS
+#   asan     AddressSanitizer and UBSan: every test
+#   tsan     ThreadSanitizer: the tests marked THREADED
+#   tidy     clang-tidy over allocator/ and torch_plugin/
+#
+# Build trees and the record of files that clang-tidy has passed stay in build/, so a second run
+# does only what changed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+JOBS="${JOBS:-$(nproc)}"
+FUZZ_SECONDS="${FUZZ_SECONDS:-20}"
+all_lanes=(format lint release headers clang asan tsan tidy)
+logs=build/test-logs
+
+configure() { # PRESET
+  cmake --preset "$1" > "$logs/configure-$1.log" 2>&1 || {
+    cat "$logs/configure-$1.log"
+    return 1
+  }
+}
+
+build() { # PRESET [TARGET...]
+  local preset="$1"
+  shift
+  configure "$preset"
+  if [ "$#" -gt 0 ]; then
+    cmake --build --preset "$preset" -j "$JOBS" --target "$@"
+  else
+    cmake --build --preset "$preset" -j "$JOBS"
+  fi
+}
+
+run_ctest() { # PRESET [CTEST ARGUMENT...]
+  local preset="$1"
+  shift
+  ctest --preset "$preset" --no-tests=error -j "$JOBS" \
+    --output-junit "$PWD/$logs/$lane.xml" "$@"
+}
+
+lane_format() {
+  local files file unformatted=0
+  mapfile -t files < <(git ls-files '*.h' '*.cc' '*.cu' '*.c')
+  for file in "${files[@]}"; do
+    if ! clang-format-14 --dry-run --Werror "$file" > /dev/null 2>&1; then
+      echo "$file: not formatted (make format)"
+      unformatted=$((unformatted + 1))
+    fi
+  done
+  echo "${#files[@]} files, $unformatted not as .clang-format says"
+  [ "${#files[@]}" -gt 0 ] && [ "$unformatted" -eq 0 ]
+}
+
+lane_lint() {
+  configure release
+  run_ctest release -L '^lint$'
+}
+
+lane_release() {
+  build release
+  run_ctest release -LE '^lint$'
+}
+
+lane_headers() {
+  build release header_check
+}
+
+lane_clang() {
+  build clang
+  run_ctest clang -L fast
+  local fuzzers target name
+  mapfile -t fuzzers < <(find build/clang/bin -name '*_fuzz' -type f | sort)
+  if [ "${#fuzzers[@]}" -eq 0 ]; then
+    echo "no fuzzers were built"
+    return 1
+  fi
+  for target in "${fuzzers[@]}"; do
+    name="$(basename "$target")"
+    mkdir -p "build/fuzz/$name/corpus" "tests/fuzz/corpus/$name"
+    printf -- '--- %s for %s s\n' "$name" "$FUZZ_SECONDS"
+    # New inputs land in build/, the committed seeds are only read.
+    "$target" -max_total_time="$FUZZ_SECONDS" -print_final_stats=1 -verbosity=0 -timeout=10 \
+      -artifact_prefix="build/fuzz/$name/" "build/fuzz/$name/corpus" "tests/fuzz/corpus/$name"
+  done
+}
+
+lane_asan() {
+  build asan
+  run_ctest asan
+}
+
+lane_tsan() {
+  # Only the threaded programs are built: test and target have the same name.
+  configure tsan
+  local programs
+  mapfile -t programs < <(ctest --preset tsan -N -L '^threaded$' |
+    sed -n 's/^ *Test *#[0-9]*: //p')
+  if [ "${#programs[@]}" -eq 0 ]; then
+    echo "no test is marked THREADED"
+    return 1
+  fi
+  build tsan "${programs[@]}"
+  run_ctest tsan -L '^threaded$'
+}
+
+lane_tidy() {
+  # Compile commands come from the configured release tree; generated headers from its build.
+  build release
+  python3 scripts/tidy.py --build build/release --jobs "$JOBS"
+}
+
+lanes=("${@:-${all_lanes[@]}}")
+for lane in "${lanes[@]}"; do
+  if ! declare -F "lane_$lane" > /dev/null; then
+    echo "no lane '$lane'; lanes: ${all_lanes[*]}" >&2
+    exit 2
+  fi
+done
+
+mkdir -p "$logs"
+table=()
+failed_lanes=0
+passed=0 failed=0 skipped=0
+for lane in "${lanes[@]}"; do
+  printf '\n=== %s\n' "$lane"
+  start=$SECONDS
+  rm -f "$logs/$lane.xml"
+  (
+    set -e
+    "lane_$lane"
+  ) 2>&1 | tee "$logs/$lane.log"
+  status=${PIPESTATUS[0]}
+  read -r lane_passed lane_failed lane_skipped < <(python3 scripts/count_tests.py "$logs/$lane.xml")
+  passed=$((passed + lane_passed)) failed=$((failed + lane_failed))
+  skipped=$((skipped + lane_skipped))
+  result=passed
+  if [ "$status" -ne 0 ]; then
+    result=FAILED
+    failed_lanes=$((failed_lanes + 1))
+  fi
+  table+=("$(printf '%-8s %-7s %5d s %7d %7d %8d' "$lane" "$result" $((SECONDS - start)) \
+    "$lane_passed" "$lane_failed" "$lane_skipped")")
+done
+
+printf '\n%-8s %-7s %7s %7s %7s %8s\n' lane result 'time  ' passed failed skipped
+printf '%s\n' "${table[@]}"
+printf '\nlanes: %d run, %d failed, %d s\n' "${#lanes[@]}" "$failed_lanes" "$SECONDS"
+if [ "$skipped" -gt 0 ]; then
+  echo "skipped tests are named above; those of labels gpu and torch need a GPU (make gpu)"
+fi
+printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+[ "$failed_lanes" -eq 0 ] && [ "$failed" -eq 0 ]

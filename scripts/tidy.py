@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""clang-tidy over allocator/ and torch_plugin/, several files at a time.
+
+usage: tidy.py --build DIR [--jobs N] [FILE...]     (DIR has a compile_commands.json)
+
+A file that passed is not looked at again until it, any header of ours, its compile command or
+.clang-tidy changes; the record is in build/tidy/.
+"""
+
+import argparse
+import concurrent.futures
+import hashlib
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TIDY = "clang-tidy-14"
+FOLDERS = ("allocator", "torch_plugin")
+
+
+def common_digest():
+    """What every file's result depends on: the checks and all headers."""
+    digest = hashlib.sha256((ROOT / ".clang-tidy").read_bytes())
+    for folder in ("allocator", "include", "torch_plugin"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".h", ".def"):
+                digest.update(path.read_bytes())
+    return digest
+
+
+def units(build, only):
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        path = pathlib.Path(entry["directory"], entry["file"]).resolve()
+        if not path.is_relative_to(ROOT) or path.suffix == ".c":
+            continue
+        relative = path.relative_to(ROOT)
+        if relative.parts[0] in FOLDERS and (not only or str(relative) in only):
+            yield relative, entry["command"]
+
+
+def check(build, relative, stamp):
+    start = time.monotonic()
+    done = subprocess.run(
+        # The compile commands are g++'s, which has a warning that clang has not heard of.
+        [TIDY, "-p", str(build), "--quiet", "--extra-arg=-Wno-unknown-warning-option", str(ROOT / relative)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 0:
+        stamp.touch()
+        return relative, True, "", time.monotonic() - start
+    return relative, False, done.stdout + done.stderr, time.monotonic() - start
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("files", nargs="*")
+    arguments = parser.parse_args()
+
+    record = ROOT / "build/tidy"
+    record.mkdir(parents=True, exist_ok=True)
+    common = common_digest()
+    todo = []
+    clean = 0
+    for relative, command in units(arguments.build, arguments.files):
+        digest = common.copy()
+        digest.update(command.encode())
+        digest.update((ROOT / relative).read_bytes())
+        stamp = record / digest.hexdigest()
+        if stamp.exists():
+            clean += 1
+        else:
+            todo.append((relative, stamp))
+    bad = 0
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        for future in [pool.submit(check, arguments.build, *item) for item in todo]:
+            relative, good, output, seconds = future.result()
+            print(f"{'ok    ' if good else 'FAILED'} {relative} ({seconds:.0f} s)", flush=True)
+            if not good:
+                bad += 1
+                print(output, flush=True)
+    print(f"clang-tidy: {len(todo)} files checked, {clean} unchanged since they passed, {bad} with findings")
+    sys.exit(1 if bad or not todo and not clean else 0)
+
+
+if __name__ == "__main__":
+    main()

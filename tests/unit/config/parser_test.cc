@@ -1,0 +1,147 @@
+#include "config/parser.h"
+
+#include <gtest/gtest.h>
+
+namespace nofrag {
+namespace {
+
+struct Parsed {
+  Options options;
+  std::vector<std::string> problems;
+  OptionSet given;
+  bool good = false;
+};
+
+Parsed parse(std::string_view text) {
+  Parsed parsed;
+  parsed.good = parse_options(text, &parsed.options, &parsed.problems, &parsed.given);
+  return parsed;
+}
+
+TEST(ParseOptions, EmptyTextIsTheDefaults) {
+  for (const char* text : {"", " ", ",", " , ,"}) {
+    const Parsed parsed = parse(text);
+    EXPECT_TRUE(parsed.good) << text;
+    EXPECT_TRUE(parsed.given.none()) << text;
+    EXPECT_EQ(parsed.options.driver, "cuda");
+    EXPECT_EQ(parsed.options.handle_size, Options().handle_size);
+  }
+}
+
+TEST(ParseOptions, EveryTypeIsRead) {
+  const Parsed parsed = parse(
+      " driver : sim:h100-80g , backend:vmm,handle_size:32MiB,reserve_slack:0.25,limit:24GiB,"
+      "memory_fraction:0.5,shareable_handles:fd,rdma:False,log:info,stats:exit,abort_conf:1");
+  EXPECT_TRUE(parsed.good) << parsed.problems[0];
+  EXPECT_EQ(parsed.options.driver, "sim:h100-80g");
+  EXPECT_EQ(parsed.options.backend, Backend::kVmm);
+  EXPECT_EQ(parsed.options.handle_size, 32 * kMiB);
+  EXPECT_DOUBLE_EQ(parsed.options.reserve_slack, 0.25);
+  EXPECT_EQ(parsed.options.limit, 24 * kGiB);
+  EXPECT_DOUBLE_EQ(parsed.options.memory_fraction, 0.5);
+  EXPECT_EQ(parsed.options.shareable_handles, ShareableHandles::kFd);
+  EXPECT_FALSE(parsed.options.rdma);
+  EXPECT_EQ(parsed.options.log, LogLevel::kInfo);
+  EXPECT_EQ(parsed.options.stats, StatsMode::kExit);
+  EXPECT_TRUE(parsed.options.abort_conf);
+  EXPECT_FALSE(parsed.options.confirm_conf);
+  EXPECT_EQ(parsed.given.count(), 11U);
+}
+
+TEST(ParseOptions, LastOfAKeyHolds) {
+  EXPECT_EQ(parse("limit:1GiB,limit:2GiB").options.limit, 2 * kGiB);
+}
+
+TEST(ParseOptions, GoodItemsAroundABadOneHold) {
+  const Parsed parsed = parse("limit:1GiB,handle_size:huge,rdma:false");
+  EXPECT_FALSE(parsed.good);
+  EXPECT_EQ(parsed.problems.size(), 1U);
+  EXPECT_EQ(parsed.options.limit, kGiB);
+  EXPECT_EQ(parsed.options.handle_size, Options().handle_size);
+  EXPECT_FALSE(parsed.options.rdma);
+}
+
+TEST(ParseOptions, ProblemsNameTheKeyAndTheWayOut) {
+  struct Case {
+    const char* text;
+    const char* problem;
+  };
+  const Case cases[] = {
+      {"handel_size:2MiB", "unknown option \"handel_size\"; did you mean handle_size?"},
+      {"limt:1GiB", "unknown option \"limt\"; did you mean limit?"},
+      {"expandable_segments:True", "unknown option \"expandable_segments\""},
+      {":1GiB", "unknown option \"\""},
+      {"limit", "\"limit\" has no value (write key:value)"},
+      {"limit:", "option limit: \"\" is not a size (write 4096B, 512KiB, 500MiB or 24GiB)"},
+      {"limit:24GB", "option limit: \"24GB\" is not a size (write 4096B, 512KiB, 500MiB or 24GiB)"},
+      {"limit:-1", "option limit: \"-1\" is not a size (write 4096B, 512KiB, 500MiB or 24GiB)"},
+      {"handle_size:1MiB", "option handle_size: \"1MiB\" is outside 2MiB to 1GiB"},
+      {"handle_size:none",
+       "option handle_size: \"none\" is not a size (write 4096B, 512KiB, 500MiB or 24GiB)"},
+      {"memory_fraction:1.5", "option memory_fraction: \"1.5\" is outside 0 to 1"},
+      {"memory_fraction:nan", "option memory_fraction: \"nan\" is not a number"},
+      {"memory_fraction:0.5x", "option memory_fraction: \"0.5x\" is not a number"},
+      {"rdma:maybe", "option rdma: \"maybe\" is neither true nor false"},
+      {"backend:cudaMallocAsync",
+       "option backend: \"cudaMallocAsync\" is not one of auto, vmm, plain"},
+      {"driver:", "option driver: the value is empty"},
+      {"driver:[a,b]", "option driver: \"[a,b]\" is a list, and no option takes one"},
+      {"x\ny:1", "unknown option \"x?y\""},
+  };
+  for (const Case& bad : cases) {
+    const Parsed parsed = parse(bad.text);
+    EXPECT_FALSE(parsed.good) << bad.text;
+    ASSERT_EQ(parsed.problems.size(), 1U) << bad.text;
+    EXPECT_EQ(parsed.problems[0], bad.problem);
+    EXPECT_TRUE(parsed.given.none()) << bad.text;
+  }
+}
+
+TEST(ParseOptions, LongInputIsQuotedShort) {
+  const Parsed parsed = parse("backend:" + std::string(100000, 'x'));
+  ASSERT_EQ(parsed.problems.size(), 1U);
+  EXPECT_LT(parsed.problems[0].size(), 200U);
+}
+
+TEST(ParseBytes, Table) {
+  struct Case {
+    const char* text;
+    std::uint64_t bytes;
+  };
+  const Case good[] = {{"0", 0},
+                       {"4096", 4096},
+                       {"4096B", 4096},
+                       {"512KiB", 512ULL << 10},
+                       {"500MiB", 500ULL << 20},
+                       {"24GiB", 24ULL << 30},
+                       {"24 gib", 24ULL << 30},
+                       {"2TiB", 2ULL << 40},
+                       {"1.5GiB", 3ULL << 29},
+                       {"0.5KiB", 512},
+                       {"18446744073709551615", UINT64_MAX}};
+  for (const Case& c : good) {
+    Bytes bytes;
+    EXPECT_TRUE(parse_bytes(c.text, &bytes)) << c.text;
+    EXPECT_EQ(bytes.count(), c.bytes) << c.text;
+  }
+  for (const char* text : {"",
+                           "GiB",
+                           "-1",
+                           "+1",
+                           "1e9",
+                           "1.1.1GiB",
+                           "0.3B",
+                           ".",
+                           "1KB",
+                           "1 Gi B",
+                           "0x10",
+                           "18446744073709551616",
+                           "17179869185GiB",
+                           "99999999999.5TiB"}) {
+    Bytes bytes;
+    EXPECT_FALSE(parse_bytes(text, &bytes)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace nofrag
