@@ -17,9 +17,11 @@ std::string_view to_string(TraceFormat format) {
 std::string TraceError::message() const {
   std::string text = path;
   if (line) {
-    text += ":" + std::to_string(*line);
+    text += ":";
+    text += std::to_string(*line);
   } else if (offset) {
-    text += ": byte " + std::to_string(*offset);
+    text += ": byte ";
+    text += std::to_string(*offset);
   }
   text += ": found " + found;
   if (!expected.empty()) {

@@ -16,6 +16,23 @@ bool is_multiple(std::uint64_t value, Bytes unit) {
   return value % unit.count() == 0;
 }
 
+// Merges [begin, begin + size) into the gaps.
+void add_gap(std::map<std::uint64_t, std::uint64_t>& gaps,
+             std::uint64_t begin,
+             std::uint64_t size) {
+  std::uint64_t end = begin + size;
+  auto next = gaps.lower_bound(begin);
+  if (next != gaps.end() && next->first == end) {
+    end = next->second;
+    next = gaps.erase(next);
+  }
+  if (next != gaps.begin() && std::prev(next)->second == begin) {
+    std::prev(next)->second = end;
+  } else {
+    gaps.emplace_hint(next, begin, end);
+  }
+}
+
 }  // namespace
 
 SimulatedAddressSpace::SimulatedAddressSpace(std::uint64_t begin, std::uint64_t end)
@@ -51,17 +68,44 @@ std::optional<std::uint64_t> SimulatedAddressSpace::take(std::uint64_t size,
 }
 
 void SimulatedAddressSpace::give_back(std::uint64_t begin, std::uint64_t size) {
-  std::uint64_t end = begin + size;
-  auto next = gaps_.lower_bound(begin);
-  if (next != gaps_.end() && next->first == end) {
-    end = next->second;
-    next = gaps_.erase(next);
+  add_gap(gaps_, begin, size);
+}
+
+std::optional<std::uint64_t> SimulatedMallocSpace::take(std::uint64_t size,
+                                                        std::uint64_t alignment) {
+  constexpr std::uint64_t kStep = std::uint64_t{32} << 20;
+  for (auto it = gaps_.begin(); it != gaps_.end(); ++it) {
+    const auto [gap_begin, gap_end] = *it;
+    const std::uint64_t at = (gap_begin + alignment - 1) / alignment * alignment;
+    if (at >= gap_end || gap_end - at < size) {
+      continue;
+    }
+    gaps_.erase(it);
+    if (gap_begin < at) {
+      gaps_.emplace(gap_begin, at);
+    }
+    if (at + size < gap_end) {
+      gaps_.emplace(at + size, gap_end);
+    }
+    return at;
   }
-  if (next != gaps_.begin() && std::prev(next)->second == begin) {
-    std::prev(next)->second = end;
-  } else {
-    gaps_.emplace_hint(next, begin, end);
+  const std::uint64_t opened = (size + kStep - 1) / kStep * kStep;
+  if (opened < size || floor_ - begin_ < opened) {
+    return std::nullopt;
   }
+  floor_ -= opened;
+  const std::uint64_t at = (floor_ + alignment - 1) / alignment * alignment;
+  if (floor_ + opened - at < size) {
+    return std::nullopt;  // an alignment beyond the step
+  }
+  if (at + size < floor_ + opened) {
+    add_gap(gaps_, at + size, floor_ + opened - at - size);
+  }
+  return at;
+}
+
+void SimulatedMallocSpace::give_back(std::uint64_t begin, std::uint64_t size) {
+  add_gap(gaps_, begin, size);
 }
 
 void SimulatedMemory::add_device(Bytes physical, Bytes granularity) {

@@ -44,6 +44,21 @@ class SimulatedAddressSpace {
   std::uint64_t cursor_;
 };
 
+// Address ranges for plain allocations, placed as the real driver places them (measured on an H100,
+// docs/driver.md): the lowest free range of what was opened so far, else a new range opened *below*
+// all earlier ones, in steps of 32 MiB. Peers that prefer low addresses feel the difference.
+class SimulatedMallocSpace {
+ public:
+  SimulatedMallocSpace(std::uint64_t begin, std::uint64_t end) : begin_(begin), floor_(end) {}
+  std::optional<std::uint64_t> take(std::uint64_t size, std::uint64_t alignment);
+  void give_back(std::uint64_t begin, std::uint64_t size);
+
+ private:
+  std::uint64_t begin_;
+  std::uint64_t floor_;                          // lowest address opened
+  std::map<std::uint64_t, std::uint64_t> gaps_;  // begin -> end, at or above the floor
+};
+
 class SimulatedMemory {
  public:
   static constexpr std::uint64_t kMallocBegin = std::uint64_t{1} << 33;
@@ -135,7 +150,7 @@ class SimulatedMemory {
   std::map<std::uint64_t, Bytes> reservations_;
   std::unordered_map<std::uint64_t, Bytes> mallocs_;  // address -> size asked for
   SimulatedAddressSpace virtual_space_{kVirtualBegin, kVirtualEnd};
-  SimulatedAddressSpace malloc_space_{kMallocBegin, kVirtualBegin};
+  SimulatedMallocSpace malloc_space_{kMallocBegin, kVirtualBegin};
   std::uint64_t next_handle_ = 1;
 };
 

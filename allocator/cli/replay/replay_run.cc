@@ -1,0 +1,150 @@
+#include "cli/replay/replay_run.h"
+
+#include <ctime>
+
+#include <algorithm>
+#include <vector>
+
+#include "driver/simulated/simulated_driver.h"
+
+namespace nofrag {
+namespace {
+
+constexpr std::uint64_t kProgressEvery = std::uint64_t{1} << 16;
+constexpr std::uint64_t kFirstStream = 16;
+
+double thread_cpu_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
+}
+
+// Index of the first event of quarter q (0 to 4) of the trace's duration.
+std::size_t quarter_start(const Trace& trace, unsigned quarter) {
+  if (quarter == 0) {
+    return 0;
+  }
+  if (quarter == 4) {
+    return trace.events.size();
+  }
+  const double start = static_cast<double>(trace.events.front().time_us) +
+                       static_cast<double>(trace.duration_us()) * quarter / 4.0;
+  const auto at = std::lower_bound(
+      trace.events.begin(), trace.events.end(), start, [](const TraceEvent& event, double time) {
+        return static_cast<double>(event.time_us) < time;
+      });
+  return static_cast<std::size_t>(at - trace.events.begin());
+}
+
+class Player {
+ public:
+  Player(const Trace& trace, const ReplayTarget& target, ReplayRun* run)
+      : trace_(trace), target_(target), run_(run) {
+    for (std::uint32_t i = 0; i < trace.streams.size(); ++i) {
+      streams_.push_back(target.one_stream ? StreamId(0) : replay_stream(trace, i));
+    }
+  }
+
+  // False when the run is over before its time.
+  bool play(std::size_t first, std::size_t last) {
+    const double before = thread_cpu_ns();
+    std::size_t i = first;
+    Status status;
+    for (; i < last; ++i) {
+      const TraceEvent& event = trace_.events[i];
+      if (target_.simulated != nullptr && event.time_us != clock_us_) {
+        clock_us_ = event.time_us;
+        target_.simulated->set_time_us(static_cast<double>(clock_us_));
+      }
+      if (event.size == 0) {
+        continue;  // an empty allocation holds nothing, in any allocator
+      }
+      const StreamId stream = streams_[event.stream()];
+      const Bytes held = round_up(Bytes(event.size), kTraceRounding);
+      if (event.is_free()) {
+        status = target_.allocator->free(event.block, stream);
+        live_ -= held;
+      } else {
+        status = target_.allocator->allocate(event.block, Bytes(event.size), stream);
+        live_ += held;
+      }
+      if (!status.ok()) [[unlikely]] {
+        break;
+      }
+    }
+    run_->host_ns += thread_cpu_ns() - before;
+    run_->events_replayed += i - first;
+    if (!status.ok()) {
+      stop(i, status.error());
+    }
+    return status.ok();
+  }
+
+ private:
+  void stop(std::size_t at, Error error) {
+    const TraceEvent& event = trace_.events[at];
+    const bool out_of_memory = error.code == Errc::kOutOfMemory || error.code == Errc::kLimit;
+    if (event.is_free() || !out_of_memory) {
+      run_->fault = std::string(to_string(error.code)) + " (driver code " +
+                    std::to_string(error.driver_code) + ") at event " + std::to_string(at);
+      return;
+    }
+    ReplayOom oom;
+    oom.event = at;
+    oom.requested = Bytes(event.size);
+    oom.live = live_ - round_up(Bytes(event.size), kTraceRounding);
+    oom.reserved = target_.allocator->reserved();
+    oom.free_granules = target_.allocator->free_granules();
+    oom.cause = oom_cause(target_.capacity, oom.live, oom.requested);
+    run_->oom = std::move(oom);
+  }
+
+  const Trace& trace_;
+  const ReplayTarget& target_;
+  ReplayRun* run_;
+  std::vector<StreamId> streams_;
+  std::uint64_t clock_us_ = UINT64_MAX;
+  Bytes live_;
+};
+
+}  // namespace
+
+std::string oom_cause(Bytes capacity, Bytes live, Bytes requested) {
+  const Bytes needed = round_up(requested, kTraceRounding);
+  return live <= capacity && needed <= capacity - live ? "fragmentation" : "capacity";
+}
+
+StreamId replay_stream(const Trace& trace, std::uint32_t stream) {
+  return trace.streams[stream] == 0 ? StreamId(0) : StreamId(kFirstStream + stream);
+}
+
+void replay_trace(const Trace& trace,
+                  const ReplayTarget& target,
+                  const ReplayProgress& progress,
+                  ReplayRun* run) {
+  Player player(trace, target, run);
+  double charged = target.driver->ledger().total_microseconds();
+  double sum = 0;
+  bool going = true;
+  for (unsigned quarter = 0; quarter < 4 && going; ++quarter) {
+    const std::size_t last = quarter_start(trace, quarter + 1);
+    for (std::size_t at = quarter_start(trace, quarter); at < last && going;) {
+      const std::size_t stop = std::min(last, at + kProgressEvery);
+      going = player.play(at, stop);
+      at = stop;
+      if (progress) {
+        progress(run->events_replayed);
+      }
+    }
+    const double now = target.driver->ledger().total_microseconds();
+    run->driver_us_quarters[quarter] = now - charged;
+    sum += now - charged;
+    charged = now;
+  }
+  run->completed = going;
+  run->driver_us = sum;
+  run->ledger = target.driver->ledger();
+  run->peak_reserved = target.allocator->peak_reserved();
+}
+
+}  // namespace nofrag

@@ -1,0 +1,78 @@
+// replay_trace: plays one trace through one allocator and says what it cost.
+//
+// Layer: cli. Owns nothing beyond the run. Units: bytes, modelled or measured driver microseconds,
+// nanoseconds of this thread's CPU time. On a simulated device the driver's clock follows the
+// trace's, so frees of other streams mature as they did when recorded. Invariants: the quarters add
+// up to driver_us. Threads: none. Failure: running out of memory is a result (run.oom), not an
+// error; anything else that an allocator reports ends in run.fault. Cost: one virtual call an event;
+// the driver's ledger is read five times a run.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "cli/peers/replay_allocator.h"
+#include "driver/driver.h"
+#include "trace/trace.h"
+
+namespace nofrag {
+
+class SimulatedDriver;
+
+// How a run ended that could not serve a request.
+struct ReplayOom {
+  std::uint64_t event = 0;  // 0-based, in the file
+  Bytes requested;
+  Bytes live;  // before the request
+  Bytes reserved;
+  Bytes free_granules;
+  std::string cause;  // "fragmentation" or "capacity"
+};
+
+struct ReplayRun {
+  std::string allocator;
+  std::string device;
+  bool is_model = false;          // a peer's policy by our own code, not the peer itself
+  std::optional<Bytes> capacity;  // as asked for; none: the device's own memory
+  bool completed = false;
+  std::optional<ReplayOom> oom;
+  std::string fault;  // neither completed nor out of memory: what went wrong
+  Bytes peak_reserved;
+  std::uint64_t events_replayed = 0;
+  double host_ns = 0;  // CPU time of the whole loop
+  // Not known where a peer's own process made the calls.
+  std::optional<double> driver_us;
+  std::array<double, 4> driver_us_quarters{};  // by trace time
+  std::optional<DriverLedger> ledger;
+  std::optional<std::uint64_t> driver_mallocs;  // known of a peer's own process instead
+  std::optional<std::uint64_t> driver_frees;
+};
+
+// Called now and then with the number of events done.
+using ReplayProgress = std::function<void(std::uint64_t events_done)>;
+
+struct ReplayTarget {
+  ReplayAllocator* allocator = nullptr;
+  Driver* driver = nullptr;
+  SimulatedDriver* simulated = nullptr;  // the same driver where it is simulated
+  Bytes capacity;                        // what could be held at most, for the verdict at the end
+  bool one_stream = false;               // the device cannot tell the trace's streams apart
+};
+
+// Fills the outcome fields of `run`.
+void replay_trace(const Trace& trace,
+                  const ReplayTarget& target,
+                  const ReplayProgress& progress,
+                  ReplayRun* run);
+
+// "fragmentation" if the memory for the request was there, in pieces; else "capacity".
+std::string oom_cause(Bytes capacity, Bytes live, Bytes requested);
+
+// A trace's stream number as a driver stream. Values 1 and 2 have a meaning of their own for the
+// driver (driver.h), so all but the trace's stream 0 move up.
+StreamId replay_stream(const Trace& trace, std::uint32_t stream);
+
+}  // namespace nofrag
