@@ -22,3 +22,6 @@ find_package(nlohmann_json 3.11 REQUIRED)
 # The command line program.
 find_package(CLI11 REQUIRED)
 find_package(fmt REQUIRED)
+
+# CUDA headers, types only (allocator/driver/real/driver_api.h).
+include(NofragCuda)
