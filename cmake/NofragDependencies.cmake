@@ -5,6 +5,9 @@ if(NOFRAG_TESTS)
   find_package(GTest REQUIRED)
 endif()
 
+# Simulated device files (allocator/driver/simulated/device_file.cc), reports and tests are JSON.
+find_package(nlohmann_json 3.11 REQUIRED)
+
 # Traces: zlib reads .csv.gz, zstd packs the blocks of our own format.
 find_package(ZLIB REQUIRED)
 find_library(NOFRAG_ZSTD_LIBRARY NAMES zstd)
@@ -15,9 +18,6 @@ endif()
 add_library(nofrag_zstd INTERFACE)
 target_link_libraries(nofrag_zstd INTERFACE ${NOFRAG_ZSTD_LIBRARY})
 target_include_directories(nofrag_zstd INTERFACE ${NOFRAG_ZSTD_INCLUDE})
-
-# JSON: device files of the simulated driver, reports, tests.
-find_package(nlohmann_json 3.11 REQUIRED)
 
 # The command line program.
 find_package(CLI11 REQUIRED)

@@ -4,8 +4,6 @@
 #
 #   scripts/setup.sh            for `make test`: compilers, formatters, test libraries
 #   scripts/setup.sh --minimal  for `make demo`: what builds and runs the command line tool
-#
-# NOFRAG_CUDA_INCLUDE=DIR names a directory with cuda.h and stops the search for one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -58,14 +56,16 @@ install_packages() {
     "${missing[@]}" > /dev/null
 }
 
-# The same places, in the same order, as cmake/NofragCuda.cmake.
+# Looks where cmake/NofragCuda.cmake looks, for a header that is new enough.
 have_cuda_header() {
-  local dir
-  for dir in "${NOFRAG_CUDA_INCLUDE:-}" "${CUDA_HOME:+$CUDA_HOME/include}" \
-    "${CUDA_PATH:+$CUDA_PATH/include}" /usr/local/cuda/include /usr/local/include /usr/include \
-    "$cuda_dir/include"; do
+  local dir version
+  for dir in "$cuda_dir/include" "${CUDA_HOME:+$CUDA_HOME/include}" "${CUDA_PATH:+$CUDA_PATH/include}" \
+    /usr/local/cuda/include /opt/cuda/include /usr/local/include /usr/include; do
     if [ -n "$dir" ] && [ -f "$dir/cuda.h" ]; then
-      return 0
+      version="$(sed -n 's/^#define CUDA_VERSION \([0-9]*\).*/\1/p' "$dir/cuda.h" | head -n 1)"
+      # The first one found is the one CMake takes; an old one is overruled by our copy.
+      [ "${version:-0}" -ge 12000 ]
+      return
     fi
   done
   return 1
@@ -100,7 +100,7 @@ with zipfile.ZipFile(wheel) as archive:
 PY
   rm -rf "$scratch"
   if [ ! -f "$cuda_dir/include/cuda.h" ]; then
-    say "the wheel has no cuda.h; install the CUDA toolkit or set NOFRAG_CUDA_INCLUDE" >&2
+    say "the wheel has no cuda.h; install a CUDA toolkit" >&2
     exit 1
   fi
 }
@@ -109,7 +109,7 @@ case "${1:-}" in
   --minimal) packages=("${minimal_packages[@]}") ;;
   "") packages=("${minimal_packages[@]}" "${test_packages[@]}") ;;
   *)
-    sed -n '2,9s/^# \{0,1\}//p' "$0"
+    sed -n '2,6s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

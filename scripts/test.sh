@@ -48,10 +48,16 @@ run_ctest() { # PRESET [CTEST ARGUMENT...]
 }
 
 lane_format() {
-  local files
+  local files file unformatted=0
   mapfile -t files < <(git ls-files '*.h' '*.cc' '*.cu' '*.c')
-  clang-format-14 --dry-run --Werror "${files[@]}"
-  echo "${#files[@]} files formatted as .clang-format says"
+  for file in "${files[@]}"; do
+    if ! clang-format-14 --dry-run --Werror "$file" > /dev/null 2>&1; then
+      echo "$file: not formatted (make format)"
+      unformatted=$((unformatted + 1))
+    fi
+  done
+  echo "${#files[@]} files, $unformatted not as .clang-format says"
+  [ "${#files[@]}" -gt 0 ] && [ "$unformatted" -eq 0 ]
 }
 
 lane_lint() {

@@ -31,7 +31,25 @@ std::string range(const std::string& minimum, const std::string& maximum) {
   return minimum + " to " + maximum;
 }
 
-std::vector<OptionRow> build_table() {
+constexpr std::string_view kKeys[] = {
+#define NOFRAG_OPTION_BYTES(field, ...) #field,
+#define NOFRAG_OPTION_DOUBLE(field, ...) #field,
+#define NOFRAG_OPTION_INT(field, ...) #field,
+#define NOFRAG_OPTION_BOOL(field, ...) #field,
+#define NOFRAG_OPTION_STRING(field, ...) #field,
+#define NOFRAG_OPTION_ENUM(field, ...) #field,
+#include "config/options.def"
+#undef NOFRAG_OPTION_BYTES
+#undef NOFRAG_OPTION_DOUBLE
+#undef NOFRAG_OPTION_INT
+#undef NOFRAG_OPTION_BOOL
+#undef NOFRAG_OPTION_STRING
+#undef NOFRAG_OPTION_ENUM
+};
+
+}  // namespace
+
+std::vector<OptionRow> option_table() {
   std::vector<OptionRow> rows;
 #define NOFRAG_OPTION_BYTES(field, default_value, minimum, maximum, since, doc) \
   rows.push_back({#field,                                                       \
@@ -70,11 +88,8 @@ std::vector<OptionRow> build_table() {
   return rows;
 }
 
-}  // namespace
-
-const std::vector<OptionRow>& option_table() {
-  static const std::vector<OptionRow> table = build_table();
-  return table;
+std::string_view option_key(OptionId id) {
+  return kKeys[static_cast<std::size_t>(id)];
 }
 
 std::string format_bytes(Bytes value) {
@@ -139,7 +154,7 @@ std::string dump_options(const Options& options, const std::vector<OptionSource>
         from = source.name;
       }
     }
-    text += option_table()[i].key;
+    text += option_key(static_cast<OptionId>(i));
     text += ':';
     text += option_value(options, static_cast<OptionId>(i));
     text += " (";

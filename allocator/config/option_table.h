@@ -3,7 +3,8 @@
 // Owns: constants generated from options.def and the names of enumeration values.
 // Layer: config (depends on base only). Units: sizes are written as in the configuration text
 // ("8MiB"). Invariants: one row an option, in the order of options.def, OptionId is the index.
-// Threads: immutable. Failure: none. Cost: built once, on first use.
+// Threads: pure functions. Failure: none. Cost: option_table builds
+// its strings at every call; it is for pages and messages.
 #pragma once
 
 #include <array>
@@ -66,7 +67,9 @@ struct OptionRow {
   std::string_view doc;
 };
 
-const std::vector<OptionRow>& option_table();
+[[nodiscard]] std::vector<OptionRow> option_table();
+// The name a user writes.
+[[nodiscard]] std::string_view option_key(OptionId id);
 
 // "24GiB", "8MiB", "1000B"; "none" for kNoLimit. parse_bytes reads it back to the same value.
 std::string format_bytes(Bytes value);

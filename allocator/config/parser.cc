@@ -203,8 +203,8 @@ bool parse_known(OptionId id, ItemParser* item, Options* options) {
 
 void report_unknown_key(std::string_view key, std::vector<std::string>* problems) {
   std::vector<std::string_view> names;
-  for (const OptionRow& row : option_table()) {
-    names.push_back(row.key);
+  for (std::size_t i = 0; i < kOptionCount; ++i) {
+    names.push_back(option_key(static_cast<OptionId>(i)));
   }
   std::string message = "unknown option " + quote(key);
   const std::string_view nearest = nearest_name(key, names);
@@ -267,7 +267,7 @@ bool parse_option(std::string_view key,
                   std::vector<std::string>* problems,
                   OptionSet* given) {
   for (std::size_t i = 0; i < kOptionCount; ++i) {
-    if (key != option_table()[i].key) {
+    if (key != option_key(static_cast<OptionId>(i))) {
       continue;
     }
     if (!value.empty() && value.front() == '[') {

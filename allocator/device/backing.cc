@@ -11,8 +11,10 @@
 namespace nofrag {
 namespace {
 
-// How many idle handles a search looks at, longest idle first.
-constexpr int kIdleScan = 256;
+// How many idle handles a search without pressure asks about, longest idle first: what freed last
+// is done last, so after a few dozen that still run the rest run too. Under pressure all are looked
+// at.
+constexpr int kIdleScan = 64;
 
 }  // namespace
 
@@ -24,6 +26,14 @@ bool DeviceAllocator::Impl::within_soft_limit(Bytes more, Bytes request) const {
       handle_size,
       Bytes(static_cast<std::uint64_t>(static_cast<double>(peak.count()) * options.reserve_slack)));
   return physical.reserved() + more <= round_up(peak + slack, info.granularity);
+}
+
+// Half-sized handles once half of what there is is taken: near the end finer pieces leave less free
+// memory pinned beside live blocks, and far from it coarse ones cost half the calls.
+Bytes DeviceAllocator::Impl::growth_size() const {
+  const Bytes capacity = std::min(physical.limit(), info.total_memory);
+  const Bytes half = round_up(Bytes(handle_size.count() / 2), info.granularity);
+  return physical.reserved() + physical.reserved() >= capacity ? half : handle_size;
 }
 
 Status DeviceAllocator::Impl::back(Pool& pool,
@@ -79,10 +89,10 @@ Status DeviceAllocator::Impl::fill_gap(
 // beyond: growth in full handles leaves fewer, larger pieces.
 Result<DeviceAllocator::Impl::Obtained> DeviceAllocator::Impl::obtain(
     Pool& pool, const Placement& placement, Bytes want, Bytes room, bool pressure) {
-  const Bytes exact = std::min(want, handle_size);
-  if (want < handle_size && want + room >= handle_size &&
-      within_soft_limit(handle_size, placement.size)) {
-    if (const Result<PhysicalHandle> made = create(handle_size); made.ok()) {
+  const Bytes full = growth_size();
+  const Bytes exact = std::min(want, full);
+  if (want < full && want + room >= full && within_soft_limit(full, placement.size)) {
+    if (const Result<PhysicalHandle> made = create(full); made.ok()) {
       return Obtained{made.value(), Rung::kGrow};
     }
   }
@@ -124,7 +134,7 @@ Result<PhysicalHandle> DeviceAllocator::Impl::create(Bytes size) {
 // one of the size needed: physical memory is fungible through the driver.
 Result<DeviceAllocator::Impl::Obtained> DeviceAllocator::Impl::reuse_idle(
     Pool& pool, const Placement& placement, Bytes want, bool pressure) {
-  const Bytes exact = std::min(want, handle_size);
+  const Bytes exact = std::min(want, growth_size());
   for (;;) {
     Rung rung = Rung::kOwnMappable;
     Handle* idle = pick_idle(pool, placement, pressure, &rung);
@@ -160,9 +170,10 @@ Handle* DeviceAllocator::Impl::pick_idle(Pool& pool,
     if (&lender != &pool && !lender.lends()) {
       continue;
     }
-    int looked_at = 0;
-    for (Handle* handle = lender.heap.first_idle(); handle != nullptr && looked_at < kIdleScan;
-         handle = handle->next_idle, ++looked_at) {
+    int asked = 0;
+    for (Handle* handle = lender.heap.first_idle();
+         handle != nullptr && (may_wait || asked < kIdleScan);
+         handle = handle->next_idle) {
       if (best != nullptr && handle->idle_since >= best->idle_since) {
         break;
       }
@@ -174,6 +185,7 @@ Handle* DeviceAllocator::Impl::pick_idle(Pool& pool,
       if (lender.is_private() && !lender.lends()) {
         break;
       }
+      ++asked;
       if (!(may_wait && !filling_pool()) && !handle_done(*handle)) {
         continue;
       }

@@ -9,6 +9,8 @@ namespace {
 
 using Lock = std::unique_lock<RankedMutex>;
 
+constexpr Bytes kLargestRequest{std::uint64_t{1} << 60};
+
 Bytes limit_of(const Options& options, const DeviceInfo& info) {
   const auto share = Bytes(static_cast<std::uint64_t>(
       static_cast<double>(info.total_memory.count()) * options.memory_fraction));
@@ -98,12 +100,16 @@ Result<VirtAddr> DeviceAllocator::allocate_in_pool(Bytes size, StreamId stream, 
 }
 
 Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size, StreamId stream, const PoolKey* key) {
-  // Beyond any device: refuse before rounding can overflow.
-  if (size.is_zero() || size > Bytes(std::uint64_t{1} << 60)) {
-    return size.is_zero() ? Errc::kInvalidArgument : Errc::kOutOfMemory;
+  if (size.is_zero()) {
+    return Errc::kInvalidArgument;
   }
   Impl& s = *impl_;
   Lock lock(s.mutex);
+  // Beyond any device: refuse before rounding can overflow.
+  if (size > kLargestRequest) {
+    s.note_failure(size, stream, Error{Errc::kOutOfMemory, 0});
+    return Errc::kOutOfMemory;
+  }
   for (bool asked = false;; asked = true) {
     Pool* pool = nullptr;
     if (key == nullptr) {

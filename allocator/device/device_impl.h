@@ -75,6 +75,7 @@ class DeviceAllocator::Impl {
   Result<Obtained> reuse_idle(Pool& pool, const Placement& placement, Bytes want, bool pressure);
   Handle* pick_idle(Pool& pool, const Placement& placement, bool may_wait, Rung* rung);
   Result<PhysicalHandle> unmap_idle(Handle* handle);
+  [[nodiscard]] Bytes growth_size() const;
   [[nodiscard]] bool within_soft_limit(Bytes more, Bytes request) const;
 
   // reclaim.cc

@@ -139,10 +139,9 @@ void DeviceAllocator::Impl::settle_released_pools() {
   for (const auto& [key, pool] : pools) {
     unsettled |= pool.is_private() && pool.use_count == 0 && !pool.settled;
   }
-  if (!unsettled || !driver.device_synchronize(device).ok()) {
+  if (!unsettled || !streams.wait_device_idle().ok()) {
     return;
   }
-  streams.all_done();
   for (auto& [key, pool] : pools) {
     if (pool.is_private() && pool.use_count == 0) {
       pool.settled = true;

@@ -155,10 +155,10 @@ Handle* RangeHeap::attach(Region& region, VirtAddr address, PhysicalHandle physi
   handle->physical = physical;
   handle->region = &region;
   handle->address = address;
-  const std::size_t first = granule_index(region, address);
-  const std::size_t count = static_cast<std::size_t>(physical.size / granule());
-  for (std::size_t i = first; i < first + count; ++i) {
-    region.granules[i].handle = handle;
+  handle->first_granule = granule_index(region, address);
+  handle->granule_count = static_cast<std::size_t>(physical.size / granule());
+  for (std::size_t i = 0; i < handle->granule_count; ++i) {
+    region.granules[handle->first_granule + i].handle = handle;
   }
   mapped_ += physical.size;
   push_idle(handle);
@@ -190,10 +190,8 @@ PhysicalHandle RangeHeap::detach(Handle* handle) {
   Region& region = *handle->region;
   pop_idle(handle);
   mapped_ -= handle->physical.size;
-  const std::size_t first = granule_index(region, handle->address);
-  const std::size_t count = static_cast<std::size_t>(handle->physical.size / granule());
-  for (std::size_t i = first; i < first + count; ++i) {
-    region.granules[i].handle = nullptr;
+  for (std::size_t i = 0; i < handle->granule_count; ++i) {
+    region.granules[handle->first_granule + i].handle = nullptr;
   }
   // Every block under an idle handle is free; cut them at its edges and take their marks off.
   Block* block = covering(region, handle->address);

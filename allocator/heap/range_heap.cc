@@ -65,10 +65,11 @@ Block* RangeHeap::make_block(Region& region, VirtAddr address, Bytes size, Block
 // Only granules whose first byte lies in [from, to) change hands.
 void RangeHeap::cover(Block* block, VirtAddr from, VirtAddr to) {
   Region& region = *block->region;
-  const Bytes start = round_up(from - region.range.address, granule());
-  const Bytes end = to - region.range.address;
-  for (Bytes at = start; at < end; at += granule()) {
-    region.granules[at / granule()].block = block;
+  const Bytes last_byte = Bytes(granule().count() - 1);
+  const std::size_t first = granule_index(region, from + last_byte);
+  const std::size_t end = granule_index(region, to + last_byte);
+  for (std::size_t i = first; i < end; ++i) {
+    region.granules[i].block = block;
   }
 }
 
@@ -251,9 +252,11 @@ void RangeHeap::free(Block* block, Tick tick) {
 void RangeHeap::add_use(Block* block) {
   used_ += block->size;
   const Region& region = *block->region;
+  std::size_t index = granule_index(region, block->address);
   for (VirtAddr at = block->address; at < block->end();) {
-    Handle* handle = region.granules[granule_index(region, at)].handle;
+    Handle* handle = region.granules[index].handle;
     const VirtAddr stop = std::min(handle->end(), block->end());
+    index = handle->first_granule + handle->granule_count;
     if (handle->idle()) {
       pop_idle(handle);
     }
@@ -265,9 +268,11 @@ void RangeHeap::add_use(Block* block) {
 void RangeHeap::drop_use(Block* block, StreamClock* clock, Tick tick) {
   used_ -= block->size;
   const Region& region = *block->region;
+  std::size_t index = granule_index(region, block->address);
   for (VirtAddr at = block->address; at < block->end();) {
-    Handle* handle = region.granules[granule_index(region, at)].handle;
+    Handle* handle = region.granules[index].handle;
     const VirtAddr stop = std::min(handle->end(), block->end());
+    index = handle->first_granule + handle->granule_count;
     handle->used -= stop - at;
     handle->last_uses.note(clock, tick);
     if (handle->idle()) {

@@ -1,5 +1,7 @@
 #include "runtime/log.h"
 
+#include <array>
+#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 
@@ -7,6 +9,8 @@ namespace nofrag {
 namespace {
 
 std::atomic<LogLevel> level_in_use{LogLevel::kWarning};
+
+std::array<std::atomic<bool>, static_cast<std::size_t>(OnceMessage::kCount)> said{};
 
 }  // namespace
 
@@ -16,6 +20,10 @@ void set_log_level(LogLevel level) {
 
 bool log_enabled(LogLevel level) {
   return level_in_use.load(std::memory_order_relaxed) >= level;
+}
+
+bool first_time(OnceMessage message) {
+  return !said[static_cast<std::size_t>(message)].exchange(true, std::memory_order_relaxed);
 }
 
 void log_line(LogLevel level, const char* format, ...) {

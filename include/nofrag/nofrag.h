@@ -12,10 +12,10 @@
  * Start:    the first call that needs the driver starts nofrag with NOFRAG_CONF, NOFRAG_LOG and
  *           NOFRAG_STATS from the environment (docs/options.md). nofrag_init may do so earlier.
  * Fork:     a child of a process that has used nofrag cannot use the GPU. There, every call fails
- *           with NOFRAG_FORKED and frees do nothing.
+ *           with NOFRAG_FORKED and changes nothing; the first free says so on stderr.
  * Exit:     nothing is given back when the process ends (the driver does that). From the moment exit
- *           handlers run, allocations fail with NOFRAG_EXITING and frees do nothing. The library
- *           stays in memory when dlclose'd.
+ *           handlers run, frees do nothing and succeed, and every other call fails with
+ *           NOFRAG_EXITING. The library stays in memory when dlclose'd.
  * Versions: structures begin with struct_size and version. Fill both by the *_INIT macro. A caller
  *           built against an older or newer header than the library is served the fields both know.
  * Callbacks are called without any lock of nofrag, unless they say otherwise; no C++ exception may

@@ -17,7 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::string value = nofrag::option_value(options, static_cast<nofrag::OptionId>(i));
     nofrag::Options again;
     std::vector<std::string> none;
-    NOFRAG_CHECK(nofrag::parse_option(nofrag::option_table()[i].key, value, &again, &none),
+    NOFRAG_CHECK(nofrag::parse_option(
+                     nofrag::option_key(static_cast<nofrag::OptionId>(i)), value, &again, &none),
                  "an accepted value is refused when written back");
     NOFRAG_CHECK(nofrag::option_value(again, static_cast<nofrag::OptionId>(i)) == value,
                  "an accepted value changes when written back");

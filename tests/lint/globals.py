@@ -28,8 +28,16 @@ def mutable_sections(section):
     return section.startswith((".data", ".bss", ".tdata", ".tbss", "*COM*"))
 
 
+def layer_of(table, library):
+    """libnofrag_driver_sim.a belongs to the layer driver, libnofrag_torch_hooks.a to torch_plugin."""
+    name = library.stem.removeprefix("libnofrag_")
+    if name.startswith("torch"):
+        return "torch_plugin"
+    return max((layer for layer in table.may_include if name.startswith(layer)), key=len, default=name)
+
+
 def library_problems(table, library):
-    layer = library.stem.removeprefix("libnofrag_")
+    layer = layer_of(table, library)
     if layer in table.settings["globals"]:
         return
     dump = subprocess.run(
@@ -44,7 +52,7 @@ def library_problems(table, library):
         symbol = SYMBOL.match(line)
         if not symbol or symbol["flags"][-1] not in "O " or not mutable_sections(symbol["section"]):
             continue
-        name = symbol["name"].strip()
+        name = symbol["name"].strip().removeprefix("guard variable for ")
         if name.startswith(".") or NOT_OURS.match(name):  # section symbols
             continue
         allowed = any(
@@ -53,9 +61,9 @@ def library_problems(table, library):
             if file.partition("/")[0] == layer
         )
         if not allowed:
-            yield f"{layer}/{member}: mutable global '{name}' ({symbol['section']}); layers that may have one: " + " ".join(
-                table.settings["globals"]
-            )
+            may = " ".join(table.settings["globals"])
+            section = symbol["section"]
+            yield f"{layer}/{member}: mutable global '{name}' ({section}); layers that may have one: {may}"
 
 
 def main():

@@ -61,13 +61,18 @@ def check_file(table, path, text):
             yield f"{path}:{line_of(code, match.start(1) if match[1] else match.start(2))}: {problem}"
     code = INCLUDE.sub(lambda match: " " * len(match.group()), code)
     rules = [
-        (DRIVER_NAME, "driver_calls", "names the CUDA driver; allowed only in"),
-        (ENVIRONMENT, "environment", "reads or writes the environment; allowed only in"),
-        (EXCEPTION, "exceptions", "is an exception; below the edges use Result (base/result.h). Edges:"),
+        (DRIVER_NAME, "driver_calls", [], "names the CUDA driver; allowed only in"),
+        (ENVIRONMENT, "environment", [], "reads or writes the environment; allowed only in"),
+        (
+            EXCEPTION,
+            "exceptions",
+            table.exception_files,
+            "is an exception; below the edges use Result (base/result.h). The edges",
+        ),
     ]
-    for pattern, setting, what in rules:
+    for pattern, setting, exempt, what in rules:
         folders = table.settings[setting]
-        if in_folder(path, folders) or layer in folders:
+        if in_folder(path, folders + exempt) or layer in folders:
             continue
         for match in pattern.finditer(code):
             yield f"{path}:{line_of(code, match.start())}: '{match[1]}' {what}: {' '.join(folders)}"

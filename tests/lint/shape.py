@@ -49,7 +49,7 @@ def banner_problems(path, text):
                 break
             banner.append(line)
         opening = re.compile(r"// \S.*[:.]")
-    if len(banner) < BANNER_LINES or not opening.match("\n".join(banner)):
+    if len(banner) < (1 if is_public else BANNER_LINES) or not opening.match("\n".join(banner)):
         yield (
             f"{path}:1: no banner; a header opens with at least {BANNER_LINES} comment lines: "
             '"// Name: what it owns.", its layer, units, invariants, threads, failure, cost'

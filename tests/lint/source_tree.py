@@ -45,15 +45,19 @@ class LayerTable:
         self.may_include = {}
         self.settings = {}
         self.allowed_globals = []  # (file, symbol)
+        self.exception_files = []
         for number, raw in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             line = raw.partition("#")[0].strip()
             if not line:
                 continue
             if line.startswith("@global "):
                 _, file, symbol, *reason = line.split()
-                if not reason:
-                    sys.exit(f"{path}:{number}: @global needs a reason")
                 self.allowed_globals.append((file, symbol))
+                self._need_reason(path, number, reason)
+            elif line.startswith("@exception "):
+                _, file, *reason = line.split()
+                self.exception_files.append(file)
+                self._need_reason(path, number, reason)
             elif line.startswith("@"):
                 name, *values = line[1:].split()
                 self.settings[name] = values
@@ -66,6 +70,11 @@ class LayerTable:
             for entry in allowed:
                 if entry != "public" and entry.partition("/")[0] not in self.may_include:
                     sys.exit(f"{path}: layer '{layer}' names an unknown layer '{entry}'")
+
+    @staticmethod
+    def _need_reason(path, number, reason):
+        if not reason:
+            sys.exit(f"{path}:{number}: an exemption needs a reason")
 
     def layer_of(self, path):
         """The layer of a file (relative to the root), or None where the table does not apply."""

@@ -12,8 +12,11 @@ namespace {
 
 TEST(OptionTable, DefaultsAreWhatTheParserReads) {
   const Options defaults;
+  const std::vector<OptionRow> table = option_table();
+  ASSERT_EQ(table.size(), kOptionCount);
   for (std::size_t i = 0; i < kOptionCount; ++i) {
-    const OptionRow& row = option_table()[i];
+    const OptionRow& row = table[i];
+    EXPECT_EQ(row.key, option_key(static_cast<OptionId>(i)));
     EXPECT_EQ(row.default_value, option_value(defaults, static_cast<OptionId>(i))) << row.key;
     Options options;
     std::vector<std::string> problems;

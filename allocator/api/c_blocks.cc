@@ -1,0 +1,195 @@
+// The C interface: blocks and pools.
+#include "api/edge.h"
+#include "runtime/log.h"
+#include "runtime/process.h"
+
+using nofrag::DeviceAllocator;
+using nofrag::Errc;
+using nofrag::Process;
+using nofrag::VirtAddr;
+
+namespace {
+
+// More than any address space has; kept away from the rounding arithmetic below.
+constexpr std::size_t kLargestSize = std::size_t{1} << 60;
+
+void* allocation_failed(DeviceAllocator* device, std::size_t size, nofrag::Error error) {
+  const int ordinal = device->device().value();
+  if (error.code != Errc::kOutOfMemory && error.code != Errc::kLimit) {
+    nofrag::set_last_error(error,
+                           "allocation of %zu bytes on device %d failed: %s (driver code %d)",
+                           size,
+                           ordinal,
+                           to_string(error.code),
+                           error.driver_code);
+    return nullptr;
+  }
+  const nofrag_oom_report report = nofrag::to_c_report(ordinal, device->last_oom());
+  const std::string message = device->last_oom_message();
+  Process::instance().oom_callbacks().for_each(
+      [&](nofrag_oom_callback callback, void* user) { callback(ordinal, &report, user); });
+  // Last, because a callback may have failed in calls of its own.
+  nofrag::set_last_error(error, "%s", message.c_str());
+  return nullptr;
+}
+
+template <typename Allocate>
+void* allocate(std::size_t size, int ordinal, Allocate call) {
+  if (size == 0) {
+    nofrag::clear_last_error();
+    return nullptr;
+  }
+  const nofrag::Result<DeviceAllocator*> device = Process::instance().device(ordinal);
+  if (!device) {
+    return nullptr;
+  }
+  if (size > kLargestSize) {
+    nofrag::set_last_error({Errc::kOutOfMemory}, "%zu bytes are more than any device has", size);
+    return nullptr;
+  }
+  const nofrag::Result<VirtAddr> block = call(device.value());
+  return block ? block.value().pointer() : allocation_failed(device.value(), size, block.error());
+}
+
+nofrag_status unknown_pointer(const void* address) {
+  return to_status(nofrag::set_last_error(
+      {Errc::kUnknownPointer}, "%p is not in a live block of nofrag", address));
+}
+
+// Runs `call` on the device that owns the address. Devices without virtual memory have no range of
+// their own, so each of them is asked.
+template <typename Call>
+nofrag_status on_owner(const void* address, Call call) {
+  Process& process = Process::instance();
+  if (process.forked() || process.exiting()) {
+    return nofrag::to_status(process.start().code());
+  }
+  Errc code = Errc::kUnknownPointer;
+  if (DeviceAllocator* owner = process.owner(VirtAddr(address)); owner != nullptr) {
+    code = call(owner);
+  } else {
+    for (int i = 0; i < Process::kMostDevices && code == Errc::kUnknownPointer; ++i) {
+      DeviceAllocator* device = process.used_device(i);
+      if (device != nullptr && !device->uses_virtual_memory()) {
+        code = call(device);
+      }
+    }
+  }
+  if (code == Errc::kUnknownPointer) {
+    return unknown_pointer(address);
+  }
+  if (code != Errc::kOk) {
+    nofrag::set_last_error({code}, "%p: %s", address, to_string(code));
+  }
+  return nofrag::to_status(code);
+}
+
+nofrag::PoolKey to_key(nofrag_pool pool) {
+  return {pool.first, pool.second};
+}
+
+template <typename Call>
+nofrag_status on_pool(int ordinal, nofrag_pool pool, const char* what, Call call) {
+  if (pool.first == 0 && pool.second == 0) {
+    return nofrag::invalid_argument("pool {0, 0} is the default pool");
+  }
+  const nofrag::Result<DeviceAllocator*> device = Process::instance().device(ordinal);
+  if (!device) {
+    return nofrag::to_status(device.code());
+  }
+  const nofrag::Status status = call(device.value());
+  if (!status) {
+    nofrag::set_last_error(status.error(),
+                           "%s of pool {%llu, %llu} on device %d: %s",
+                           what,
+                           static_cast<unsigned long long>(pool.first),
+                           static_cast<unsigned long long>(pool.second),
+                           ordinal,
+                           to_string(status.code()));
+  }
+  return nofrag::to_status(status.code());
+}
+
+}  // namespace
+
+void* nofrag_malloc(size_t size, int device, void* stream) noexcept {
+  return allocate(size, device, [&](DeviceAllocator* allocator) {
+    return allocator->allocate(nofrag::Bytes(size), nofrag::to_stream(stream));
+  });
+}
+
+nofrag_status nofrag_free(void* block) noexcept {
+  Process& process = Process::instance();
+  if (block == nullptr || process.exiting()) {
+    return NOFRAG_OK;
+  }
+  if (process.forked() && nofrag::first_time(nofrag::OnceMessage::kFreeAfterFork)) {
+    nofrag::log_line(nofrag::LogLevel::kWarning,
+                     "memory freed in a forked child stays with the parent (said once)");
+  }
+  return on_owner(block,
+                  [&](DeviceAllocator* owner) { return owner->free(VirtAddr(block)).code(); });
+}
+
+nofrag_status nofrag_record_stream(void* address, void* stream) noexcept {
+  return on_owner(address, [&](DeviceAllocator* owner) {
+    const nofrag::StreamId user = nofrag::to_stream(stream);
+    const Errc code = owner->record_stream(VirtAddr(address), user).code();
+    if (code != Errc::kUnknownPointer) {
+      return code;
+    }
+    // Not the first byte of a block: the slower question.
+    const nofrag::Result<nofrag::BlockInfo> block = owner->find(VirtAddr(address));
+    return block ? owner->record_stream(block.value().address, user).code() : block.code();
+  });
+}
+
+nofrag_status nofrag_find(const void* address, nofrag_block_info* info) noexcept {
+  nofrag_block_info full{};
+  const nofrag_status found = on_owner(address, [&](DeviceAllocator* owner) {
+    const nofrag::Result<nofrag::BlockInfo> block = owner->find(VirtAddr(address));
+    if (block) {
+      const nofrag::BlockInfo& b = block.value();
+      full.version = NOFRAG_BLOCK_INFO_VERSION;
+      full.address = b.address.pointer();
+      full.size = b.size.count();
+      full.requested_size = b.requested.count();
+      full.stream = nofrag::to_pointer(b.stream);
+      full.pool_first = b.pool.first;
+      full.pool_second = b.pool.second;
+      full.device = owner->device().value();
+    }
+    return block.code();
+  });
+  return found == NOFRAG_OK ? nofrag::copy_out(full, info, "nofrag_block_info") : found;
+}
+
+nofrag_status nofrag_pool_begin(int device,
+                                nofrag_pool pool,
+                                nofrag_stream_filter filter,
+                                void* user) noexcept {
+  return on_pool(device, pool, "begin", [&](DeviceAllocator* allocator) {
+    return allocator->begin_allocate_to_pool(to_key(pool), [filter, user](nofrag::StreamId stream) {
+      return filter == nullptr || filter(nofrag::to_pointer(stream), user) != 0;
+    });
+  });
+}
+
+nofrag_status nofrag_pool_end(int device, nofrag_pool pool) noexcept {
+  return on_pool(device, pool, "end", [&](DeviceAllocator* allocator) {
+    return allocator->end_allocate_to_pool(to_key(pool));
+  });
+}
+
+nofrag_status nofrag_pool_release(int device, nofrag_pool pool) noexcept {
+  return on_pool(device, pool, "release", [&](DeviceAllocator* allocator) {
+    return allocator->release_pool(to_key(pool));
+  });
+}
+
+void* nofrag_pool_malloc(size_t size, int device, void* stream, nofrag_pool pool) noexcept {
+  return allocate(size, device, [&](DeviceAllocator* allocator) {
+    return allocator->allocate_in_pool(
+        nofrag::Bytes(size), nofrag::to_stream(stream), to_key(pool));
+  });
+}

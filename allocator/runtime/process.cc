@@ -1,0 +1,291 @@
+#include "runtime/process.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+
+#include "config/parser.h"
+#include "runtime/last_error.h"
+#include "runtime/log.h"
+#include "runtime/open_driver.h"
+
+namespace nofrag {
+namespace {
+
+const char* environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+// What one source of options had to say.
+struct ReadOptions {
+  std::vector<std::string> problems;
+  OptionSet given;
+};
+
+void read_environment(Options* options, ReadOptions* conf, ReadOptions* own) {
+  parse_options(environment("NOFRAG_CONF"), options, &conf->problems, &conf->given);
+  constexpr std::pair<const char*, const char*> kOwnVariables[] = {{"NOFRAG_LOG", "log"},
+                                                                   {"NOFRAG_STATS", "stats"}};
+  for (const auto& [variable, key] : kOwnVariables) {
+    const char* value = environment(variable);
+    if (*value != '\0') {
+      parse_option(key, value, options, &own->problems, &own->given);
+    }
+  }
+}
+
+void report_problems(const char* source, const std::vector<std::string>& problems) {
+  for (const std::string& problem : problems) {
+    log_line(LogLevel::kWarning, "%s: %s", source, problem.c_str());
+  }
+}
+
+// What the user may not expect of this device, once a device.
+void say_what_is_missing(const DeviceAllocator& device, const Options& options) {
+  const int ordinal = device.device().value();
+  if (!device.uses_virtual_memory() && options.backend != Backend::kPlain) {
+    log_line(LogLevel::kWarning,
+             "device %d has no virtual memory management: falling back to one driver allocation a "
+             "block, which cannot avoid fragmentation",
+             ordinal);
+  }
+  const DeviceInfo& info = device.info();
+  if (device.uses_virtual_memory() && options.rdma && info.rdma_with_vmm && !info.rdma_in_use) {
+    log_line(LogLevel::kInfo,
+             "device %d: the driver refused GPUDirect RDMA capable memory; going on without it",
+             ordinal);
+  }
+}
+
+}  // namespace
+
+Process& Process::instance() {
+  static Process* const process = new Process;
+  return *process;
+}
+
+Status Process::refuse(Phase phase) const {
+  if (phase == kForked) {
+    return set_last_error({Errc::kForked},
+                          "this process was forked from one that had used nofrag, and a GPU cannot "
+                          "be used across fork; use spawn or exec, or fork before the first use");
+  }
+  return set_last_error({Errc::kExiting}, "the process is exiting");
+}
+
+Status Process::init(const char* conf) {
+  const Phase phase = phase_.load(std::memory_order_acquire);
+  if (phase > kReady) {
+    return refuse(phase);
+  }
+  const std::lock_guard lock(mutex_);
+  if (phase_.load(std::memory_order_acquire) == kReady) {
+    return set_last_error({Errc::kAlreadyInitialized},
+                          "nofrag is in use already: nofrag_init must come once, before the first "
+                          "allocation");
+  }
+  return start_locked(conf);
+}
+
+Status Process::start() {
+  const Phase phase = phase_.load(std::memory_order_acquire);
+  if (phase == kReady) {
+    return {};
+  }
+  if (phase > kReady) {
+    return refuse(phase);
+  }
+  const std::lock_guard lock(mutex_);
+  if (phase_.load(std::memory_order_acquire) == kReady) {
+    return {};
+  }
+  if (start_failed_) {
+    return set_last_error(start_error_, "%s", start_problem_.c_str());
+  }
+  return start_locked(nullptr);
+}
+
+Status Process::read_options(const char* conf, Options* options) {
+  ReadOptions from_conf;
+  ReadOptions from_own;
+  ReadOptions from_call;
+  read_environment(options, &from_conf, &from_own);
+  if (conf != nullptr) {
+    parse_options(conf, options, &from_call.problems, &from_call.given);
+  }
+  set_log_level(options->log);
+  report_problems("NOFRAG_CONF", from_conf.problems);
+  report_problems("NOFRAG_LOG and NOFRAG_STATS", from_own.problems);
+  const bool environment_bad = !from_conf.problems.empty() || !from_own.problems.empty();
+  if (options->abort_conf && environment_bad) {
+    std::fputs("nofrag: abort_conf:true, and the configuration above has problems\n", stderr);
+    std::abort();
+  }
+  if (!from_call.problems.empty()) {
+    return set_last_error(
+        {Errc::kBadConfig}, "nofrag_init: %s", from_call.problems.front().c_str());
+  }
+  if (options->confirm_conf) {
+    const std::string dump = dump_options(*options,
+                                          {{"NOFRAG_CONF", from_conf.given},
+                                           {"environment", from_own.given},
+                                           {"nofrag_init", from_call.given}});
+    std::fprintf(stderr, "nofrag: options in use\n%s", dump.c_str());
+  }
+  return {};
+}
+
+Status Process::start_locked(const char* conf) {
+  if (!handlers_registered_) {
+    handlers_registered_ = true;
+    ::pthread_atfork(nullptr, nullptr, &Process::at_fork_child);
+  }
+  Options options;
+  if (const Status read = read_options(conf, &options); !read) {
+    return read;
+  }
+  std::string problem;
+  std::unique_ptr<Driver> driver = open_driver(options.driver, &problem);
+  Error error{Errc::kNotInitialized};
+  int count = 0;
+  if (driver != nullptr) {
+    if (const Result<int> counted = driver->device_count(); counted) {
+      count = counted.value();
+    } else {
+      error = counted.error();
+      problem = "driver " + driver->name() +
+                " could not count its devices: " + to_string(counted.code()) + " (" +
+                std::to_string(error.driver_code) + ")";
+      driver.reset();
+    }
+  }
+  start_failed_ = driver == nullptr;
+  if (start_failed_) {
+    start_error_ = error;
+    start_problem_ = problem;
+    return set_last_error(error, "%s", problem.c_str());
+  }
+  options_ = options;
+  driver_ = std::move(driver);
+  device_count_ = count < kMostDevices ? count : kMostDevices;
+  // After the driver has registered its own handlers: ours runs before them.
+  std::atexit(&Process::at_exit);
+  phase_.store(kReady, std::memory_order_release);
+  log_line(LogLevel::kInfo,
+           "started on driver %s with %d device(s)",
+           driver_->name().c_str(),
+           device_count_);
+  return {};
+}
+
+Result<int> Process::device_count() {
+  if (const Status started = start(); !started) {
+    return started.error();
+  }
+  return device_count_;
+}
+
+Result<DeviceAllocator*> Process::device_if_used(int ordinal) {
+  if (const Status started = start(); !started) {
+    return started.error();
+  }
+  if (ordinal < 0 || ordinal >= device_count_) {
+    return set_last_error({Errc::kInvalidArgument},
+                          "there is no device %d: this process sees %d",
+                          ordinal,
+                          device_count_);
+  }
+  return devices_[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire);
+}
+
+Result<DeviceAllocator*> Process::device(int ordinal) {
+  Result<DeviceAllocator*> used = device_if_used(ordinal);
+  if (!used || used.value() != nullptr) {
+    return used;
+  }
+  return make_device(ordinal);
+}
+
+Result<DeviceAllocator*> Process::make_device(int ordinal) {
+  const std::lock_guard lock(mutex_);
+  std::atomic<DeviceAllocator*>& slot = devices_[static_cast<std::size_t>(ordinal)];
+  if (DeviceAllocator* made = slot.load(std::memory_order_acquire); made != nullptr) {
+    return made;
+  }
+  Result<std::unique_ptr<DeviceAllocator>> created =
+      DeviceAllocator::create(*driver_, DeviceOrdinal(ordinal), options_);
+  if (!created) {
+    const Error error = created.error();
+    return set_last_error(error,
+                          "device %d could not be used: %s (driver code %d)",
+                          ordinal,
+                          to_string(error.code),
+                          error.driver_code);
+  }
+  DeviceAllocator* const allocator = created.value().release();
+  allocator->add_pressure_callback([this](DeviceOrdinal device, Bytes needed) {
+    return call_pressure_callbacks(device, needed);
+  });
+  say_what_is_missing(*allocator, options_);
+  slot.store(allocator, std::memory_order_release);
+  return allocator;
+}
+
+DeviceAllocator* Process::owner(VirtAddr address) const {
+  if (phase_.load(std::memory_order_acquire) != kReady) {
+    return nullptr;
+  }
+  for (int i = 0; i < device_count_; ++i) {
+    DeviceAllocator* device = devices_[static_cast<std::size_t>(i)].load(std::memory_order_acquire);
+    if (device != nullptr && device->owns(address)) {
+      return device;
+    }
+  }
+  return nullptr;
+}
+
+StatsReport Process::stats_report() const {
+  StatsReport report;
+  report.pid = ::getpid();
+  report.driver = driver_->name();
+  report.ledger = driver_->ledger();
+  for (int i = 0; i < device_count_; ++i) {
+    const DeviceAllocator* device =
+        devices_[static_cast<std::size_t>(i)].load(std::memory_order_acquire);
+    if (device != nullptr) {
+      report.devices.push_back(
+          {i, device->info().name, device->uses_virtual_memory(), device->stats()});
+    }
+  }
+  return report;
+}
+
+bool Process::call_pressure_callbacks(DeviceOrdinal device, Bytes needed) {
+  bool freed = false;
+  pressure_callbacks_.for_each([&](nofrag_pressure_callback callback, void* user) {
+    freed = callback(device.value(), needed.count(), user) != 0 || freed;
+  });
+  return freed;
+}
+
+// The child has this thread alone, and locks may be held for ever by threads that are not there:
+// touch nothing but the phase.
+void Process::at_fork_child() {
+  instance().phase_.store(kForked, std::memory_order_release);
+}
+
+void Process::at_exit() {
+  Process& process = instance();
+  Phase ready = kReady;
+  const bool was_ready =
+      process.phase_.compare_exchange_strong(ready, kExiting, std::memory_order_acq_rel);
+  if (was_ready && process.options_.stats == StatsMode::kExit) {
+    std::fputs(stats_text(process.stats_report()).c_str(), stderr);
+  }
+}
+
+}  // namespace nofrag

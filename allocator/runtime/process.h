@@ -1,0 +1,96 @@
+// Process: nofrag in this process: the driver, one DeviceAllocator a device, options, callbacks.
+//
+// Owns: everything that lives as long as the process. It is made on first use and never destroyed:
+// at exit the driver may be gone before us, so nothing is torn down. Layer: runtime, with log and
+// last_error the only place of mutable globals and of getenv.
+// Invariants: a device's allocator, once made, stays at its address; options never change after the
+// start. Threads: any; the start and the making of a device are done once under LockRank::kRuntime,
+// everything else reads atomics.
+// Failure: calls that fail also set the thread's last error. A failed start may be tried again: by
+// an explicit init, or by nothing else (implicit starts repeat the first answer).
+// Fork: in a child of a process that had started, every call fails with kForked.
+// Exit: when exit handlers run, `stats:exit` is printed, and later calls fail with kExiting.
+// Cost: after the start, one atomic load a call and one a device.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include <nofrag/nofrag.h>
+
+#include "base/ranked_mutex.h"
+#include "config/option_table.h"
+#include "device/device_allocator.h"
+#include "runtime/callback_list.h"
+#include "stats/stats_report.h"
+
+namespace nofrag {
+
+class Process {
+ public:
+  static constexpr int kMostDevices = 64;
+
+  static Process& instance();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  // The explicit start; `conf` (may be null) is stronger than the environment.
+  Status init(const char* conf);
+  // The implicit one. Cheap once started.
+  Status start();
+  // The child of a process that had started. Never starts, sets no last error; so exiting().
+  [[nodiscard]] bool forked() const { return phase_.load(std::memory_order_acquire) == kForked; }
+  [[nodiscard]] bool exiting() const { return phase_.load(std::memory_order_acquire) == kExiting; }
+
+  Result<int> device_count();
+  // Starts, and makes the device's allocator on its first use.
+  Result<DeviceAllocator*> device(int ordinal);
+  // Starts and checks the ordinal; null if the device has not been used.
+  Result<DeviceAllocator*> device_if_used(int ordinal);
+  // The used device whose address range holds `address`; null if there is none. Never starts.
+  [[nodiscard]] DeviceAllocator* owner(VirtAddr address) const;
+  // Null if it has not been used. pre: 0 <= ordinal < kMostDevices.
+  [[nodiscard]] DeviceAllocator* used_device(int ordinal) const {
+    return devices_[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire);
+  }
+
+  // pre: started.
+  [[nodiscard]] std::string driver_name() const { return driver_->name(); }
+  [[nodiscard]] StatsReport stats_report() const;
+
+  CallbackList<nofrag_oom_callback>& oom_callbacks() { return oom_callbacks_; }
+  CallbackList<nofrag_pressure_callback>& pressure_callbacks() { return pressure_callbacks_; }
+
+ private:
+  // In this order: everything above kReady has ended.
+  enum Phase : unsigned char { kCold, kReady, kForked, kExiting };
+
+  Process() = default;
+  ~Process() = default;
+
+  Status refuse(Phase phase) const;
+  Status start_locked(const char* conf);
+  Status read_options(const char* conf, Options* options);
+  Result<DeviceAllocator*> make_device(int ordinal);
+  bool call_pressure_callbacks(DeviceOrdinal device, Bytes needed);
+  static void at_fork_child();
+  static void at_exit();
+
+  std::atomic<Phase> phase_{kCold};
+  RankedMutex mutex_{LockRank::kRuntime};
+  bool handlers_registered_ = false;  // Sync: mutex_
+  bool start_failed_ = false;         // Sync: mutex_
+  Error start_error_;                 // Sync: mutex_
+  std::string start_problem_;         // Sync: mutex_
+  // Written before phase_ becomes kReady, constant after.
+  Options options_;
+  std::unique_ptr<Driver> driver_;
+  int device_count_ = 0;
+  std::array<std::atomic<DeviceAllocator*>, kMostDevices> devices_{};
+  CallbackList<nofrag_oom_callback> oom_callbacks_;
+  CallbackList<nofrag_pressure_callback> pressure_callbacks_;
+};
+
+}  // namespace nofrag
