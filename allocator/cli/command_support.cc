@@ -19,7 +19,7 @@ std::string unknown_name(std::string_view what,
   if (!nearest.empty()) {
     text += fmt::format("; did you mean '{}'?", nearest);
   }
-  return text + fmt::format(" Known: {}", fmt::join(known, ", "));
+  return text + fmt::format(" (known: {})", fmt::join(known, ", "));
 }
 
 TraceFormat parse_trace_format(std::string_view text, std::string_view what) {
@@ -28,8 +28,8 @@ TraceFormat parse_trace_format(std::string_view text, std::string_view what) {
       return format;
     }
   }
-  throw UsageError(fmt::format(
-      "{}: {}", what, unknown_name("trace format", text, {"auto", "csv", "nofrag"})));
+  throw UsageError(
+      fmt::format("{}: {}", what, unknown_name("trace format", text, {"auto", "csv", "nofrag"})));
 }
 
 Trace load_or_throw(const std::string& path, TraceFormat format) {

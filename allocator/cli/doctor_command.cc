@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
 #include <nofrag/version.h>
 
 #include "cli/commands.h"
@@ -31,14 +32,17 @@ std::string version_text(int cuda_version) {
   return fmt::format("{}.{}", cuda_version / 1000, cuda_version % 1000 / 10);
 }
 
-DeviceFinding examine(Driver& driver, DeviceOrdinal device, std::string label, const Options& options) {
+DeviceFinding examine(Driver& driver,
+                      DeviceOrdinal device,
+                      std::string label,
+                      const Options& options) {
   DeviceFinding finding;
   finding.label = std::move(label);
   const Result<DeviceInfo> info = driver.device_info(device);
   if (!info.ok()) {
     finding.usable = false;
-    finding.would_use = fmt::format("nothing: the driver gives no information on it ({})",
-                                    to_string(info.code()));
+    finding.would_use =
+        fmt::format("nothing: the driver gives no information on it ({})", to_string(info.code()));
     return finding;
   }
   finding.info = info.value();
@@ -150,7 +154,8 @@ std::string device_text(const DeviceFinding& device) {
   std::string text = fmt::format("{}  {}\n", device.label, info.name);
   const std::string free =
       device.memory ? readable_bytes(device.memory->free) : std::string("unknown");
-  text += fmt::format("  memory            {} free of {}\n", free, readable_bytes(info.total_memory));
+  text +=
+      fmt::format("  memory            {} free of {}\n", free, readable_bytes(info.total_memory));
   text += fmt::format("  virtual memory    {}", yes_no(info.virtual_memory));
   if (info.virtual_memory) {
     text += fmt::format(", in units of {}", readable_bytes(info.granularity));
@@ -194,8 +199,8 @@ ExitCode run_doctor(const DoctorArguments& arguments) {
   if (!parse_options(arguments.conf, &options, &problems)) {
     throw UsageError("--conf: " + fmt::format("{}", fmt::join(problems, "; ")));
   }
-  const Findings findings = arguments.device.empty() ? examine_cuda(options)
-                                                     : examine_one(arguments.device, options);
+  const Findings findings =
+      arguments.device.empty() ? examine_cuda(options) : examine_one(arguments.device, options);
   if (!arguments.json.empty()) {
     write_output(arguments.json, findings_json(findings).dump(1) + "\n");
   }

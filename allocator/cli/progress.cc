@@ -11,8 +11,7 @@ namespace nofrag {
 
 using std::chrono::milliseconds;
 
-Progress::Progress(bool enabled)
-    : enabled_(enabled), terminal_(isatty(STDERR_FILENO) != 0) {}
+Progress::Progress(bool enabled) : enabled_(enabled), terminal_(isatty(STDERR_FILENO) != 0) {}
 
 void Progress::begin(std::string what, std::uint64_t total) {
   what_ = std::move(what);

@@ -94,8 +94,9 @@ TraceReport replay_one(const std::string& path,
     progress.begin(fmt::format("{}: {}", short_name(path), allocator), trace.events.size());
     report.runs.push_back(session.run(allocator, capacity, update));
     if (with_min_capacity) {
-      progress.begin(fmt::format("{}: {}, smallest capacity, this try", short_name(path), allocator),
-                     trace.events.size());
+      progress.begin(
+          fmt::format("{}: {}, smallest capacity, this try", short_name(path), allocator),
+          trace.events.size());
       report.min_capacity.push_back(
           {allocator,
            session.min_capacity(allocator, capacity ? nullptr : &report.runs.back(), update)});

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+
 #include <nofrag/version.h>
 
 #include "base/nearest_name.h"
@@ -27,9 +28,10 @@ void add_replay(CLI::App& app, ReplayArguments& arguments) {
       "replay", "Play recorded allocations through allocators and compare what each would hold");
   command->add_option("TRACE", arguments.traces, "Trace files (csv, csv.gz, nofrag); - is stdin")
       ->required();
-  command->add_option("--allocator",
-                      arguments.allocators,
-                      "Comma-separated: nofrag, torch-native, torch-expandable, driver")
+  command
+      ->add_option("--allocator",
+                   arguments.allocators,
+                   "Comma-separated: nofrag, torch-native, torch-expandable, driver")
       ->capture_default_str();
   command->add_option("--device", arguments.device, "sim:NAME, sim:FILE.json or cuda:N")
       ->capture_default_str();
@@ -42,16 +44,19 @@ void add_replay(CLI::App& app, ReplayArguments& arguments) {
                     "Also find the smallest capacity at which each allocator completes");
   command->add_option("--conf", arguments.conf, "nofrag's options, key:value,key:value");
   command->add_option("--format", arguments.format, "auto, csv or nofrag")->capture_default_str();
-  command->add_option("--json", arguments.json, "Also write the results as JSON; - is stdout, alone");
-  command->add_option("--stream-lag",
-                      arguments.stream_lag_us,
-                      "Simulated devices: microseconds until work queued on a stream is done")
+  command->add_option(
+      "--json", arguments.json, "Also write the results as JSON; - is stdout, alone");
+  command
+      ->add_option("--stream-lag",
+                   arguments.stream_lag_us,
+                   "Simulated devices: microseconds until work queued on a stream is done")
       ->capture_default_str();
   command->add_flag("--quiet", arguments.quiet, "No table and no progress");
 }
 
 void add_convert(CLI::App& app, ConvertArguments& arguments) {
-  CLI::App* command = app.add_subcommand("convert", "Rewrite a trace in another format, losslessly");
+  CLI::App* command =
+      app.add_subcommand("convert", "Rewrite a trace in another format, losslessly");
   command->add_option("IN", arguments.input, "Trace to read; - is stdin")->required();
   command->add_option("--to", arguments.to, "csv or nofrag")->required();
   command->add_option("OUT", arguments.output, "File to write; - is stdout")->required();

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include <nlohmann/json.hpp>
+
 #include <nofrag/version.h>
 
 #include "cli/replay/replay_report.h"

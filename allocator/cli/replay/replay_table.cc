@@ -39,10 +39,23 @@ constexpr std::string_view kRow = "  {:<17} {:>13} {:>9} {:>10} {:>7} {:>8} {:>8
 constexpr std::string_view kRowWithout = "  {:<17} {:>13} {:>9} {:>10} {:>7} {:>8}  {}\n";
 
 std::string line(const Row& row, bool with_min) {
-  return with_min ? fmt::format(kRow, row.allocator, row.reserved, row.ratio, row.driver_ms,
-                                row.percent, row.host, row.min_capacity, row.outcome)
-                  : fmt::format(kRowWithout, row.allocator, row.reserved, row.ratio, row.driver_ms,
-                                row.percent, row.host, row.outcome);
+  return with_min ? fmt::format(kRow,
+                                row.allocator,
+                                row.reserved,
+                                row.ratio,
+                                row.driver_ms,
+                                row.percent,
+                                row.host,
+                                row.min_capacity,
+                                row.outcome)
+                  : fmt::format(kRowWithout,
+                                row.allocator,
+                                row.reserved,
+                                row.ratio,
+                                row.driver_ms,
+                                row.percent,
+                                row.host,
+                                row.outcome);
 }
 
 Row row_of(const TraceReport& report, const ReplayRun& run) {
@@ -69,8 +82,9 @@ Row row_of(const TraceReport& report, const ReplayRun& run) {
           result.bytes ? fmt::format("{:.3f}", ratio_of(*result.bytes, trace.peak_live)) : "none";
     }
   }
-  row.outcome = run.completed ? "completed" : fmt::format("OUT OF MEMORY, event {}",
-                                                          grouped(run.oom ? run.oom->event : 0));
+  row.outcome = run.completed
+                    ? "completed"
+                    : fmt::format("OUT OF MEMORY, event {}", grouped(run.oom ? run.oom->event : 0));
   return row;
 }
 
@@ -113,8 +127,14 @@ std::string trace_part(const TraceReport& report) {
     }
   }
   text += "\n\n";
-  text += line({"allocator", "peak reserved", "res./live", "driver ms", "% time", "ns/event",
-                "min/live", "outcome"},
+  text += line({"allocator",
+                "peak reserved",
+                "res./live",
+                "driver ms",
+                "% time",
+                "ns/event",
+                "min/live",
+                "outcome"},
                with_min);
   for (const ReplayRun& run : report.runs) {
     text += line(row_of(report, run), with_min);
@@ -130,9 +150,9 @@ std::string legend(const std::vector<TraceReport>& reports) {
   bool models = false;
   for (const TraceReport& report : reports) {
     with_min = with_min || !report.min_capacity.empty();
-    models = models || std::any_of(report.runs.begin(), report.runs.end(), [](const ReplayRun& run) {
-               return run.is_model;
-             });
+    models = models || std::any_of(report.runs.begin(),
+                                   report.runs.end(),
+                                   [](const ReplayRun& run) { return run.is_model; });
   }
   std::string text =
       "Lower is better in every column. peak reserved: most memory held from the driver;\n"
