@@ -52,6 +52,7 @@ DeviceAllocator::Impl::~Impl() {
       free_plain(block);
     }
   }
+  retry_refused();
   for (auto& [key, pool] : pools) {
     pool.use_count = 0;
     pool.settled = true;
@@ -69,6 +70,7 @@ DeviceAllocator::Impl::~Impl() {
       space.return_region(region->range);
     }
   }
+  flush_deferred_plain();
   physical.release_spares();
 }
 
@@ -98,12 +100,16 @@ Result<VirtAddr> DeviceAllocator::allocate_in_pool(Bytes size, StreamId stream, 
 }
 
 Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size, StreamId stream, const PoolKey* key) {
-  // Beyond any device: refuse before rounding can overflow.
-  if (size.is_zero() || size > Bytes(std::uint64_t{1} << 60)) {
-    return size.is_zero() ? Errc::kInvalidArgument : Errc::kOutOfMemory;
+  if (size.is_zero()) {
+    return Errc::kInvalidArgument;
   }
   Impl& s = *impl_;
   Lock lock(s.mutex);
+  // Beyond any device: refuse before rounding can overflow.
+  if (size > Bytes(std::uint64_t{1} << 60)) {
+    s.note_failure(size, stream, Errc::kOutOfMemory);
+    return Errc::kOutOfMemory;
+  }
   for (bool asked = false;; asked = true) {
     Pool* pool = nullptr;
     if (key == nullptr) {
@@ -136,7 +142,7 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size, StreamId stream, c
         continue;
       }
     }
-    s.note_failure(size, stream, block.error());
+    s.note_failure(size, stream, block.code());
     NOFRAG_EXPENSIVE(s.check_locked());
     return block.error();
   }

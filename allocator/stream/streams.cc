@@ -138,12 +138,28 @@ Status Streams::wait_device(StreamClock& waiter, StreamClock& clock, Tick tick) 
 }
 
 Status Streams::retire(StreamId stream) {
-  StreamClock& gone = clock(stream);
-  const Status marked = mark(gone);
-  if (marked.ok()) {
-    gone.retired = true;
+  for (const auto& clock : clocks_) {
+    if (clock->stream != stream || clock->retired) {
+      continue;
+    }
+    const Status marked = mark(*clock);
+    clock->retired = marked.ok();
+    return marked;
   }
-  return marked;
+  return {};
+}
+
+bool Streams::any_capturing() {
+  for (const auto& clock : clocks_) {
+    if (clock->retired) {
+      continue;
+    }
+    const Result<bool> capturing = driver_.stream_is_capturing(device_, clock->stream);
+    if (!capturing.ok() || capturing.value()) {
+      return true;
+    }
+  }
+  return false;
 }
 
 void Streams::all_done() {
