@@ -133,7 +133,14 @@ nofrag_status nofrag_free(void* block) noexcept {
 
 nofrag_status nofrag_record_stream(void* address, void* stream) noexcept {
   return on_owner(address, [&](DeviceAllocator* owner) {
-    return owner->record_stream(VirtAddr(address), nofrag::to_stream(stream)).code();
+    const nofrag::StreamId user = nofrag::to_stream(stream);
+    const Errc code = owner->record_stream(VirtAddr(address), user).code();
+    if (code != Errc::kUnknownPointer) {
+      return code;
+    }
+    // Not the first byte of a block: the slower question.
+    const nofrag::Result<nofrag::BlockInfo> block = owner->find(VirtAddr(address));
+    return block ? owner->record_stream(block.value().address, user).code() : block.code();
   });
 }
 

@@ -2,9 +2,14 @@
 //
 // Owns: slabs of raw memory taken from mmap, never from malloc: the allocator's own bookkeeping
 // must neither disturb nor depend on the host process's heap (under LD_PRELOAD that heap is not
-// ours). Layer: base. Units: slabs of 256 KiB. Invariants: live() == objects made and not
-// destroyed. Threads: none; the owner's lock covers it. Failure: make() returns nullptr when mmap
-// does. Cost: O(1), no syscall but one mmap a slab. Decision: docs/decisions/0003-host-metadata.md
+// ours).
+// Layer: base.
+// Units: slabs of 256 KiB.
+// Invariants: live() == objects made and not destroyed.
+// Threads: none; the owner's lock covers it.
+// Failure: make() returns nullptr when mmap does.
+// Cost: O(1), no syscall but one mmap a slab.
+// Decision: docs/decisions/0003-host-metadata.md
 #pragma once
 
 #include <cstddef>

@@ -94,6 +94,8 @@ class StreamId {
   constexpr StreamId() = default;
   constexpr explicit StreamId(std::uint64_t value) : value_(value) {}
   [[nodiscard]] constexpr std::uint64_t value() const { return value_; }
+  // One name for a different stream in every thread.
+  [[nodiscard]] constexpr bool is_per_thread() const { return value_ == 2; }
   friend constexpr auto operator<=>(StreamId, StreamId) = default;
 
  private:

@@ -9,6 +9,8 @@ namespace {
 
 using Lock = std::unique_lock<RankedMutex>;
 
+constexpr Bytes kLargestRequest{std::uint64_t{1} << 60};
+
 Bytes limit_of(const Options& options, const DeviceInfo& info) {
   const auto share = Bytes(static_cast<std::uint64_t>(
       static_cast<double>(info.total_memory.count()) * options.memory_fraction));
@@ -106,8 +108,8 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size, StreamId stream, c
   Impl& s = *impl_;
   Lock lock(s.mutex);
   // Beyond any device: refuse before rounding can overflow.
-  if (size > Bytes(std::uint64_t{1} << 60)) {
-    s.note_failure(size, stream, Errc::kOutOfMemory);
+  if (size > kLargestRequest) {
+    s.note_failure(size, stream, Error{Errc::kOutOfMemory, 0});
     return Errc::kOutOfMemory;
   }
   for (bool asked = false;; asked = true) {
@@ -142,7 +144,7 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size, StreamId stream, c
         continue;
       }
     }
-    s.note_failure(size, stream, block.code());
+    s.note_failure(size, stream, block.error());
     NOFRAG_EXPENSIVE(s.check_locked());
     return block.error();
   }
@@ -191,10 +193,14 @@ Status DeviceAllocator::record_stream(VirtAddr address, StreamId stream) {
   if (block == nullptr) {
     return Errc::kUnknownPointer;
   }
-  if (block->clock->stream == stream || !s.virtual_memory) {
+  if (!s.virtual_memory) {
     return {};  // plain frees wait for the whole device anyway
   }
+  // Clocks, not names: a per-thread default stream is another one in every thread.
   StreamClock& clock = s.streams.clock(stream);
+  if (block->clock == &clock) {
+    return {};
+  }
   for (const StreamUse* use = block->uses; use != nullptr; use = use->next) {
     if (use->clock == &clock) {
       return {};

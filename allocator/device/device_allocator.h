@@ -1,19 +1,24 @@
-// DeviceAllocator: the allocator of one GPU: pools, streams, limits and the out-of-memory ladder.
+// DeviceAllocator: the allocator of one GPU: pools, streams, limits and the out-of-memory
+// ladder.
 //
-// Owns: every handle and address range it took from the driver; the caller owns the blocks it was
-// given, and the Driver, which must outlive this object.
+// Owns: every handle and address range it took from the driver; the caller owns the blocks it
+// was given, and the Driver, which must outlive this object.
 // Layer: device. It knows nothing of processes, environment variables or frameworks.
 // Units: Bytes; block addresses are multiples of 512 B; sizes are rounded up to 512 B.
-// Streams: a block belongs to the stream it was allocated on. Freed, it is reusable by that stream
-// at once and by another only when the work queued before the free is done. Other streams that used
-// the block must be named by record_stream before the free. Invariants: those of device_stats.h, of
-// every heap and of the stream clocks; check() walks them. Threads: every member may be called from
-// any thread; one lock a device (LockRank::kDevice). Driver calls are made under it: this lock is
-// the device's transaction lock, and a half-made mapping must not be seen. Pressure callbacks run
-// without it. Failure: strong. A failed allocate has taken nothing and says so in last_oom();
-// kOutOfMemory is the driver's refusal, kLimit ours. free of an address that is not a live block:
-// kUnknownPointer. Cost: a hit is O(1) and makes no driver call; a miss maps handles
-// (docs/driver.md for prices). Decision: docs/decisions/0002-first-engine.md
+// Streams: a block belongs to the stream it was allocated on. Freed, it is reusable by that
+// stream at once and by another only when the work queued before the free is done. Other
+// streams that used the block must be named by record_stream before the free.
+// Invariants: those of device_stats.h, of every heap and of the stream clocks; check() walks
+// them.
+// Threads: every member may be called from any thread; one lock a device (LockRank::kDevice).
+// Driver calls are made under it: this lock is the device's transaction lock, and a half-made
+// mapping must not be seen. Pressure callbacks run without it.
+// Failure: strong. A failed allocate has taken nothing and says so in last_oom(); kOutOfMemory
+// is the driver's refusal, kLimit ours. free of an address that is not a live block:
+// kUnknownPointer.
+// Cost: a hit is O(1) and makes no driver call; a miss maps handles (docs/driver.md for
+// prices).
+// Decision: docs/decisions/0002-first-engine.md
 #pragma once
 
 #include <functional>

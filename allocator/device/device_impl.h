@@ -104,7 +104,7 @@ class DeviceAllocator::Impl {
 
   // report.cc
   [[nodiscard]] DeviceStats stats_locked() const;
-  void note_failure(Bytes requested, StreamId stream, Errc code);
+  void note_failure(Bytes requested, StreamId stream, Error error);
   void check_locked() const;
 
   void emit(

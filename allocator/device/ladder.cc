@@ -116,6 +116,9 @@ Result<Block*> DeviceAllocator::Impl::place(
     foreign = true;
     if (waited.ok()) {
       waited = streams.wait_device(clock, other, tick);
+      if (!waited.ok()) {
+        waited = streams.wait_host(other, tick);
+      }
     }
   });
   if (!waited.ok()) {

@@ -139,11 +139,9 @@ void DeviceAllocator::Impl::settle_released_pools() {
   for (const auto& [key, pool] : pools) {
     unsettled |= pool.is_private() && pool.use_count == 0 && !pool.settled;
   }
-  // A capture that no pool was begun for would be invalidated by the wait.
-  if (!unsettled || streams.any_capturing() || !driver.device_synchronize(device).ok()) {
+  if (!unsettled || !streams.wait_device_idle().ok()) {
     return;
   }
-  streams.all_done();
   for (auto& [key, pool] : pools) {
     if (pool.is_private() && pool.use_count == 0) {
       pool.settled = true;

@@ -54,14 +54,14 @@ DeviceStats DeviceAllocator::Impl::stats_locked() const {
   return s;
 }
 
-void DeviceAllocator::Impl::note_failure(Bytes requested, StreamId stream, Errc code) {
+void DeviceAllocator::Impl::note_failure(Bytes requested, StreamId stream, Error error) {
   ++failures;
   count_rung(Rung::kFailed, requested);
   emit(EventKind::kOutOfMemory, VirtAddr{}, requested, stream);
   last_report.requested = requested;
   last_report.stats = stats_locked();
   last_report.stream = stream;
-  last_report.limit_reached = code == Errc::kLimit;
+  last_report.limit_reached = error.code == Errc::kLimit;
   const Result<MemoryInfo> memory = driver.memory_info(device);
   last_report.driver_free = memory.ok() ? memory.value().free : Bytes(0);
   last_report.driver_total = memory.ok() ? memory.value().total : info.total_memory;

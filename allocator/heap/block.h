@@ -1,11 +1,13 @@
 // Block and Handle: the two nodes that a heap's address map is made of.
 //
-// A region's addresses are tiled by Blocks without gaps, and its backed granules by Handles. Blocks
-// may span handles and handles may hold many blocks.
-// Layer: heap. Units: Bytes; Block sizes are multiples of 512 B, Handle sizes of the granularity.
-// Invariants: an unbacked block has no handle anywhere under it and starts and ends on granules;
-// every other block is wholly backed. Handle::used is the allocated (live, pending or lost) bytes
-// under it. Threads: none (the device lock). Both come from object pools and belong to their heap.
+// A region's addresses are tiled by Blocks without gaps, and its backed granules by Handles.
+// Blocks may span handles and handles may hold many blocks.
+// Layer: heap.
+// Units: Bytes; Block sizes are multiples of 512 B, Handle sizes of the granularity.
+// Invariants: an unbacked block has no handle anywhere under it and starts and ends on
+// granules; every other block is wholly backed. Handle::used is the allocated (live, pending or
+// lost) bytes under it.
+// Threads: none (the device lock). Both come from object pools and belong to their heap.
 #pragma once
 
 #include <array>

@@ -1,18 +1,21 @@
 // RangeHeap: the blocks of one pool: a coalescing arena over mapped and unmapped addresses.
 //
-// Owns: its regions (addresses), the blocks that tile them and the records of the handles mapped in
-// them. It moves nodes and numbers only: mapping, creating and waiting are done by the device
-// layer, which tells the heap through attach() and detach(). Layer: heap. Units: Bytes in multiples
-// of 512 B; gaps and handles in granules. Streams: a free block is either clean (any stream may
-// take it) or dirty: the work of one stream up to a tick may still touch it, so only that stream
-// may take it. Neighbours merge when they carry the same mark; while the device has seen one stream
-// only, everything merges. Invariants: blocks tile every region in address order; two mergeable
-// neighbours never stay apart after a free; free blocks are in exactly one index; Handle::used,
-// idle lists and byte totals agree with the blocks (check()). Threads: none (the device lock).
-// Failure: allocate and find_placement say "no"; nothing else fails. Host memory for nodes running
-// out aborts: there is no way to go on that keeps blocks safe. Cost: allocate/free O(1) plus one
-// table write a granule; find_placement walks all blocks. Decision:
-// docs/decisions/0002-first-engine.md
+// Owns: its regions (addresses), the blocks that tile them and the records of the handles
+// mapped in them. It moves nodes and numbers only: mapping, creating and waiting are done by
+// the device layer, which tells the heap through attach() and detach().
+// Layer: heap.
+// Units: Bytes in multiples of 512 B; gaps and handles in granules.
+// Streams: a free block is either clean (any stream may take it) or dirty: the work of one
+// stream up to a tick may still touch it, so only that stream may take it. Neighbours merge
+// when they carry the same mark; while the device has seen one stream only, everything merges.
+// Invariants: blocks tile every region in address order; two mergeable neighbours never stay
+// apart after a free; free blocks are in exactly one index; Handle::used, idle lists and byte
+// totals agree with the blocks (check()).
+// Threads: none (the device lock).
+// Failure: allocate and find_placement say "no"; nothing else fails. Host memory for nodes
+// running out aborts: there is no way to go on that keeps blocks safe.
+// Cost: allocate/free O(1) plus one table write a granule; find_placement walks all blocks.
+// Decision: docs/decisions/0002-first-engine.md
 #pragma once
 
 #include <memory>

@@ -1,11 +1,14 @@
-// AddressMap<T>: device address -> T*, for exact look-up of a block by the pointer a caller holds.
+// AddressMap<T>: device address -> T*, for exact look-up of a block by the pointer a caller
+// holds.
 //
-// Owns: its table (mmap pages); not the objects. Layer: index (base only).
+// Owns: its table (mmap pages); not the objects.
+// Layer: index (base only).
 // Units: keys are multiples of 512 B and never 0 (0 marks an empty slot).
-// Invariants: linear probing with backward-shift deletion: no tombstones, every key is reachable
-// from its home slot without crossing an empty one; load factor <= 1/2. Threads: none; the owner's
-// lock. Failure: insert returns false when host pages cannot be had. Cost: O(1) expected; the table
-// doubles, never shrinks.
+// Invariants: linear probing with backward-shift deletion: no tombstones, every key is
+// reachable from its home slot without crossing an empty one; load factor <= 1/2.
+// Threads: none; the owner's lock.
+// Failure: insert returns false when host pages cannot be had.
+// Cost: O(1) expected; the table doubles, never shrinks.
 #pragma once
 
 #include <cstddef>

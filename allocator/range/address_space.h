@@ -1,13 +1,16 @@
 // AddressSpace: one device's reserved addresses, cut into regions for heaps.
 //
-// Owns: one driver reservation, made at the first region and kept until destruction: one contiguous
-// range makes "is this address ours" two compares. Layer: range.
-// Units: regions are whole granules. The reservation is kSpan times the device's memory (address
-// space is not memory: reservations up to 2^46 bytes cost nothing, docs/driver.md), halved until
-// the driver accepts it, and never less than four times. Invariants: free spans are sorted,
-// disjoint and never adjacent; free + handed out == reservation. Threads: none (the device lock),
-// except contains(), which is lock-free. Failure: take_region is kOutOfMemory when addresses run
-// out and the driver's error when it refuses.
+// Owns: one driver reservation, made at the first region and kept until destruction: one
+// contiguous range makes "is this address ours" two compares.
+// Layer: range.
+// Units: regions are whole granules. The reservation is kSpan times the device's memory
+// (address space is not memory: reservations up to 2^46 bytes cost nothing, docs/driver.md),
+// halved until the driver accepts it, and never less than four times.
+// Invariants: free spans are sorted, disjoint and never adjacent; free + handed out ==
+// reservation.
+// Threads: none (the device lock), except contains(), which is lock-free.
+// Failure: take_region is kOutOfMemory when addresses run out and the driver's error when it
+// refuses.
 #pragma once
 
 #include <atomic>

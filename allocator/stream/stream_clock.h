@@ -1,13 +1,15 @@
 // StreamClock: how far one stream has come, counted in ticks.
 //
-// A marker is an event recorded on the stream. Tick n stands for "everything queued before marker n
-// was recorded". Work queued now will be covered by marker issued + 1, so a freed block is stamped
-// with that number at no cost, and the marker itself is recorded later, only if somebody asks. One
-// marker answers for every block stamped up to it.
+// A marker is an event recorded on the stream. Tick n stands for "everything queued before
+// marker n was recorded". Work queued now will be covered by marker issued + 1, so a freed
+// block is stamped with that number at no cost, and the marker itself is recorded later, only
+// if somebody asks. One marker answers for every block stamped up to it.
 //
-// Layer: stream. Units: ticks, starting at 1; 0 = before any work.
+// Layer: stream.
+// Units: ticks, starting at 1; 0 = before any work.
 // Invariants: completed <= issued; `markers` holds the events of ticks completed+1 .. issued in
-// order. Threads: none (the device lock). Plain data; Streams (streams.h) makes the moves.
+// order.
+// Threads: none (the device lock). Plain data; Streams (streams.h) makes the moves.
 // Decision: docs/decisions/0002-first-engine.md
 #pragma once
 
@@ -31,6 +33,8 @@ struct StreamClock {
   // Bytes freed on this stream since the last marker: when enough have gathered a marker is worth
   // its price, so that memory is already known to be safe when somebody needs it.
   Bytes freed_since_marker;
+  // The thread a per-thread default stream belongs to: only it can record markers there. 0 = any.
+  std::uint64_t owner_thread = 0;
   // The stream is gone (retire): its last marker covers all its work, no more can be recorded.
   bool retired = false;
 

@@ -1,5 +1,7 @@
 #include "stream/streams.h"
 
+#include "base/thread_id.h"
+
 namespace nofrag {
 
 Streams::Streams(Driver& driver, DeviceOrdinal device) : driver_(driver), device_(device) {}
@@ -15,23 +17,31 @@ Streams::~Streams() {
   }
 }
 
+StreamClock& Streams::make_clock(StreamId stream, std::uint64_t owner_thread) {
+  clocks_.push_back(std::make_unique<StreamClock>());
+  StreamClock& made = *clocks_.back();
+  made.stream = stream;
+  made.owner_thread = owner_thread;
+  made.index = static_cast<std::uint32_t>(clocks_.size() - 1);
+  by_key_.emplace(Key{stream.value(), owner_thread}, &made);
+  return made;
+}
+
 StreamClock& Streams::clock(StreamId stream) {
-  if (last_used_ != nullptr && last_used_->stream == stream && !last_used_->retired) {
+  const bool per_thread = stream.is_per_thread();
+  if (!per_thread && last_used_ != nullptr && last_used_->stream == stream &&
+      !last_used_->retired) {
     return *last_used_;
   }
-  for (const auto& clock : clocks_) {
-    if (clock->stream == stream) {
-      last_used_ = clock.get();
-      // Somebody uses the handle again: a new stream under an old name.
-      clock->retired = false;
-      return *last_used_;
-    }
+  const std::uint64_t owner = per_thread ? this_thread_id() : 0;
+  const auto known = by_key_.find(Key{stream.value(), owner});
+  StreamClock& found = known != by_key_.end() ? *known->second : make_clock(stream, owner);
+  // Somebody uses the handle again: a new stream under an old name.
+  found.retired = false;
+  if (!per_thread) {
+    last_used_ = &found;
   }
-  clocks_.push_back(std::make_unique<StreamClock>());
-  last_used_ = clocks_.back().get();
-  last_used_->stream = stream;
-  last_used_->index = static_cast<std::uint32_t>(clocks_.size() - 1);
-  return *last_used_;
+  return found;
 }
 
 Result<EventId> Streams::take_event() {
@@ -48,7 +58,7 @@ void Streams::return_event(EventId event) {
 }
 
 Status Streams::mark(StreamClock& clock) {
-  if (clock.retired) {
+  if (clock.retired || (clock.owner_thread != 0 && clock.owner_thread != this_thread_id())) {
     return Errc::kInvalidArgument;
   }
   const Result<bool> capturing = driver_.stream_is_capturing(device_, clock.stream);
@@ -110,13 +120,24 @@ Status Streams::wait_host(StreamClock& clock, Tick tick) {
     return {};
   }
   if (const Status marked = mark_up_to(clock, tick); !marked.ok()) {
-    return marked;
+    return marked.code() == Errc::kCapturing ? marked : wait_device_idle();
   }
   const EventId event = clock.markers[tick - clock.completed - 1];
   if (const Status waited = driver_.event_synchronize(device_, event); !waited.ok()) {
     return waited;
   }
   complete_through(clock, tick);
+  return {};
+}
+
+Status Streams::wait_device_idle() {
+  if (any_capturing()) {
+    return Errc::kCapturing;  // the wait would invalidate the capture
+  }
+  if (const Status idle = driver_.device_synchronize(device_); !idle.ok()) {
+    return idle;
+  }
+  all_done();
   return {};
 }
 
@@ -138,15 +159,14 @@ Status Streams::wait_device(StreamClock& waiter, StreamClock& clock, Tick tick) 
 }
 
 Status Streams::retire(StreamId stream) {
-  for (const auto& clock : clocks_) {
-    if (clock->stream != stream || clock->retired) {
-      continue;
-    }
-    const Status marked = mark(*clock);
-    clock->retired = marked.ok();
-    return marked;
+  const std::uint64_t owner = stream.is_per_thread() ? this_thread_id() : 0;
+  const auto known = by_key_.find(Key{stream.value(), owner});
+  if (known == by_key_.end() || known->second->retired) {
+    return {};
   }
-  return {};
+  const Status marked = mark(*known->second);
+  known->second->retired = marked.ok();
+  return marked;
 }
 
 bool Streams::any_capturing() {
@@ -155,7 +175,8 @@ bool Streams::any_capturing() {
       continue;
     }
     const Result<bool> capturing = driver_.stream_is_capturing(device_, clock->stream);
-    if (!capturing.ok() || capturing.value()) {
+    // A stream that is gone is not being captured; one that cannot be asked may be.
+    if (capturing.ok() ? capturing.value() : capturing.code() != Errc::kInvalidArgument) {
       return true;
     }
   }

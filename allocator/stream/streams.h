@@ -1,15 +1,21 @@
 // Streams: the clocks of all streams seen on one device, and the events they are read with.
 //
-// Owns: the clocks and every event. Layer: stream (beside range; above driver).
-// Rules it keeps: no event is recorded on, and no host or device wait made for, a stream that is
-// being captured (kCapturing): an event recorded there belongs to the graph and says nothing about
-// time. Events recorded outside a capture may be queried at any time. Threads: none (the device
-// lock). Failure: a marker that cannot be recorded leaves the clock as it was; memory stamped with
-// it simply stays unsafe. Nothing here ever treats an error as "done". Cost: mark one record and
-// one capture query; poll one query a finished marker plus one.
+// Owns: the clocks and every event.
+// Layer: stream (beside range; above driver).
+// Rules it keeps: no event is recorded on, and no
+// host or device wait made for, a stream that is being captured (kCapturing): an event recorded
+// there belongs to the graph and says nothing about time. Events recorded outside a capture may
+// be queried at any time. The per-thread default stream (StreamId 2) is one name for many streams:
+// it has a clock a thread, and only that thread can record markers on it. A stream that can take no
+// marker (destroyed without retire(), or another thread's) is waited for by waiting for the device.
+// Threads: none (the device lock).
+// Failure: a marker that cannot be recorded leaves the clock as it was; memory stamped with it
+// simply stays unsafe. Nothing here ever treats an error as "done".
+// Cost: mark one record and one capture query; poll one query a finished marker plus one.
 #pragma once
 
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
@@ -43,6 +49,8 @@ class Streams {
 
   // Blocks the host until `tick` is done.
   Status wait_host(StreamClock& clock, Tick tick);
+  // Blocks the host until everything queued on the device is done.
+  Status wait_device_idle();
   // Work queued on `waiter` from now on starts after `tick` of `clock` is done.
   Status wait_device(StreamClock& waiter, StreamClock& clock, Tick tick);
 
@@ -68,10 +76,23 @@ class Streams {
   Result<EventId> take_event();
   void return_event(EventId event);
   void complete_through(StreamClock& clock, Tick tick);
+  StreamClock& make_clock(StreamId stream, std::uint64_t owner_thread);
 
   Driver& driver_;
   DeviceOrdinal device_;
+  struct Key {
+    std::uint64_t stream;
+    std::uint64_t owner_thread;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    std::size_t operator()(const Key& key) const {
+      return static_cast<std::size_t>((key.stream ^ key.owner_thread << 20) *
+                                      0x9E3779B97F4A7C15ULL);
+    }
+  };
   std::vector<std::unique_ptr<StreamClock>> clocks_;
+  std::unordered_map<Key, StreamClock*, KeyHash> by_key_;
   StreamClock* last_used_ = nullptr;  // most calls name the stream of the call before
   std::vector<EventId> idle_events_;
 };

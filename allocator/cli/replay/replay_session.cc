@@ -1,0 +1,153 @@
+#include "cli/replay/replay_session.h"
+
+#include <algorithm>
+
+#include "cli/errors.h"
+#include "cli/peers/nofrag_adapter.h"
+#include "cli/replay/capacity.h"
+#include "cli/replay/torch_process.h"
+
+namespace nofrag {
+namespace {
+
+constexpr std::string_view kNofrag = "nofrag";
+constexpr std::string_view kTorchNative = "torch-native";
+constexpr std::string_view kTorchExpandable = "torch-expandable";
+constexpr std::string_view kDriver = "driver";
+
+bool is_torch(std::string_view allocator) {
+  return allocator == kTorchNative || allocator == kTorchExpandable;
+}
+
+std::unique_ptr<ReplayAllocator> make_allocator(std::string_view name,
+                                                const PeerConfig& config,
+                                                const Options& options) {
+  if (name == kTorchNative) {
+    return make_torch_native_model(config);
+  }
+  if (name == kTorchExpandable) {
+    if (!config.info.virtual_memory) {
+      throw UsageError("torch-expandable: this device has no virtual memory management");
+    }
+    return make_torch_expandable_model(config);
+  }
+  if (name == kDriver) {
+    return make_driver_peer(config);
+  }
+  Result<std::unique_ptr<ReplayAllocator>> made = make_nofrag(config, options);
+  if (!made.ok()) {
+    throw RunError(std::string("nofrag cannot run on this device: ") + to_string(made.code()));
+  }
+  return std::move(made.value());
+}
+
+}  // namespace
+
+const std::vector<std::string_view>& replay_allocators() {
+  static const std::vector<std::string_view> names = {
+      kNofrag, kTorchNative, kTorchExpandable, kDriver};
+  return names;
+}
+
+ReplaySession::ReplaySession(const Trace& trace,
+                             const DeviceTarget& target,
+                             const ReplaySettings& settings)
+    : trace_(trace), target_(target), settings_(settings) {
+  const DeviceSession session = target.open({std::nullopt, settings.stream_lag_us});
+  granule_ = session.granule();
+  device_memory_ = session.info.total_memory;
+}
+
+ReplaySession::~ReplaySession() = default;
+
+void ReplaySession::note(const std::string& text) {
+  if (std::find(notes_.begin(), notes_.end(), text) == notes_.end()) {
+    notes_.push_back(text);
+  }
+}
+
+TorchProcess* ReplaySession::torch(std::string_view allocator) {
+  if (target_.is_simulated() || !is_torch(allocator)) {
+    return nullptr;
+  }
+  auto at = torch_.find(allocator);
+  if (at == torch_.end()) {
+    std::string why;
+    std::unique_ptr<TorchProcess> process =
+        TorchProcess::start(trace_, target_.ordinal(), allocator == kTorchExpandable, &why);
+    if (process == nullptr) {
+      note(std::string(allocator) + " is our model on this device, not PyTorch itself: " + why);
+    }
+    at = torch_.emplace(std::string(allocator), std::move(process)).first;
+  }
+  return at->second.get();
+}
+
+ReplayRun ReplaySession::run(std::string_view allocator,
+                             std::optional<Bytes> capacity,
+                             const ReplayProgress& progress) {
+  ReplayRun run;
+  if (TorchProcess* process = torch(allocator); process != nullptr) {
+    run = process->run(capacity, capacity.value_or(device_memory_));
+  } else {
+    run = run_here(allocator, capacity, progress);
+  }
+  run.allocator = std::string(allocator);
+  run.device = target_.text();
+  run.capacity = capacity;
+  if (!run.fault.empty()) {
+    throw RunError(run.allocator + " on " + run.device + ": " + run.fault);
+  }
+  return run;
+}
+
+ReplayRun ReplaySession::run_here(std::string_view allocator,
+                                  std::optional<Bytes> capacity,
+                                  const ReplayProgress& progress) {
+  const DeviceSession session = target_.open({capacity, settings_.stream_lag_us});
+  PeerConfig config;
+  config.driver = session.driver.get();
+  config.device = session.device;
+  config.info = session.info;
+  config.blocks = static_cast<std::uint32_t>(trace_.allocations);
+  ReplayTarget target;
+  target.driver = session.driver.get();
+  target.simulated = session.simulated;
+  target.capacity = capacity.value_or(session.info.total_memory);
+  if (!target_.is_simulated()) {
+    config.limit = capacity.value_or(kNoLimit);
+    target.one_stream = trace_.streams.size() > 1;
+    if (target.one_stream) {
+      note("the trace's " + std::to_string(trace_.streams.size()) +
+           " streams are replayed as one on " + target_.text());
+    }
+  }
+  ReplayRun run;
+  run.is_model = is_torch(allocator);
+  const std::unique_ptr<ReplayAllocator> made =
+      make_allocator(allocator, config, settings_.options);
+  target.allocator = made.get();
+  replay_trace(trace_, target, progress, &run);
+  return run;
+}
+
+std::optional<Bytes> ReplaySession::min_capacity(std::string_view allocator,
+                                                 const ReplayRun* free_run,
+                                                 const ReplayProgress& progress) {
+  // A simulated device can be larger than the card it is named after.
+  constexpr std::uint64_t kMostTimes = 64;
+  CapacitySearch search;
+  search.peak_live = trace_.peak_live;
+  search.granule = granule_;
+  search.most = target_.is_simulated() ? trace_.peak_live * kMostTimes + kGiB : device_memory_;
+  if (free_run != nullptr && free_run->completed) {
+    search.known_enough = free_run->peak_reserved;
+  } else {
+    search.known_enough = trace_.peak_live + Bytes(trace_.peak_live.count() / 4);
+  }
+  return find_min_capacity(search, [&](Bytes capacity) {
+    return run(allocator, capacity, progress).completed;
+  });
+}
+
+}  // namespace nofrag

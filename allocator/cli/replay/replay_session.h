@@ -1,0 +1,67 @@
+// ReplaySession: runs of one trace on one device, by allocator name and capacity.
+//
+// Owns: the child processes of real peers (cuda devices), kept from run to run. Layer: cli. Units:
+// bytes. Threads: none. Failure: throws CliError; out of memory is a result. Cost: a fresh driver
+// and allocator a run.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/device_target.h"
+#include "cli/replay/replay_run.h"
+#include "config/options.h"
+#include "trace/trace.h"
+
+namespace nofrag {
+
+class TorchProcess;
+
+// The allocators that replay knows, in the order of the documentation.
+const std::vector<std::string_view>& replay_allocators();
+
+struct ReplaySettings {
+  Options options;            // nofrag's
+  double stream_lag_us = 500;
+};
+
+class ReplaySession {
+ public:
+  ReplaySession(const Trace& trace, const DeviceTarget& target, const ReplaySettings& settings);
+  ReplaySession(const ReplaySession&) = delete;
+  ReplaySession& operator=(const ReplaySession&) = delete;
+  ~ReplaySession();
+
+  ReplayRun run(std::string_view allocator,
+                std::optional<Bytes> capacity,
+                const ReplayProgress& progress);
+  // `free_run` is the run without a limit, if there was one. Nothing: no capacity found.
+  std::optional<Bytes> min_capacity(std::string_view allocator,
+                                    const ReplayRun* free_run,
+                                    const ReplayProgress& progress);
+  [[nodiscard]] Bytes granule() const { return granule_; }
+  // What the user should know about how the runs were made; each once.
+  [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
+
+ private:
+  ReplayRun run_here(std::string_view allocator,
+                     std::optional<Bytes> capacity,
+                     const ReplayProgress& progress);
+  // The real PyTorch on a cuda device; nullptr where there is none.
+  TorchProcess* torch(std::string_view allocator);
+  void note(const std::string& text);
+
+  const Trace& trace_;
+  const DeviceTarget& target_;
+  ReplaySettings settings_;
+  Bytes granule_;
+  Bytes device_memory_;
+  std::map<std::string, std::unique_ptr<TorchProcess>, std::less<>> torch_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace nofrag
