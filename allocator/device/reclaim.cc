@@ -14,6 +14,10 @@ namespace {
 constexpr std::uint64_t kMarksPerTurnover = 16;
 constexpr Bytes kMarkBytesOneStream = 64 * kMiB;
 constexpr Bytes kMarkBytesSeveral = 16 * kMiB;
+// And not more often than every few frees, unless they are huge: a loop that frees one large block
+// over and over has nothing to learn from a marker each.
+constexpr std::uint32_t kFewestFreesOneStream = 8;
+constexpr Bytes kAlwaysWorthIt = kGiB;
 // Markers are asked about when somebody needs memory. If nobody ever does, this many may wait.
 constexpr std::size_t kUnaskedMarkers = 256;
 
@@ -21,10 +25,14 @@ constexpr std::size_t kUnaskedMarkers = 256;
 
 void DeviceAllocator::Impl::maybe_mark(StreamClock& clock, Bytes freed) {
   clock.freed_since_marker += freed;
-  const Bytes enough = streams.several() ? kMarkBytesSeveral
-                                         : std::max(kMarkBytesOneStream,
-                                                    Bytes(peak_live.count() / kMarksPerTurnover));
-  if (clock.freed_since_marker < enough || filling_pool() || clock.retired) {
+  ++clock.frees_since_marker;
+  const bool several = streams.several();
+  const Bytes enough = several ? kMarkBytesSeveral
+                               : std::max(kMarkBytesOneStream,
+                                          Bytes(peak_live.count() / kMarksPerTurnover));
+  const bool often = !several && clock.frees_since_marker < kFewestFreesOneStream &&
+                     clock.freed_since_marker < kAlwaysWorthIt;
+  if (clock.freed_since_marker < enough || often || filling_pool() || clock.retired) {
     return;
   }
   // A refused marker (a capture) is asked for again at the next free; nothing relies on it until
