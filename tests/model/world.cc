@@ -143,7 +143,8 @@ void World::record_stream(Live& block, std::uint64_t stream) {
     const bool ordered =
         driver_.event_record(kDevice, event.value(), stream_id(block.stream)).ok() &&
         driver_.stream_wait(kDevice, stream_id(stream), event.value()).ok();
-    while (!driver_.event_destroy(kDevice, event.value()).ok()) {
+    if (!driver_.event_destroy(kDevice, event.value()).ok()) {
+      own_events_.push_back(event.value());
     }
     if (!ordered) {
       return;
@@ -367,6 +368,9 @@ void World::finish() {
     return;
   }
   driver_.clear_faults();
+  for (const EventId event : own_events_) {
+    driver_.event_destroy(kDevice, event).ignore();
+  }
   check_all();
   for (std::uint64_t number = 0; number < pools_.size(); ++number) {
     if (pools_[number].state == PoolState::kFilling ||
