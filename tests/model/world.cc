@@ -33,6 +33,9 @@ World::~World() = default;
 void World::fail(std::string what) {
   if (failure_.empty()) {
     failure_ = std::move(what);
+    if (driver_.violation_count() != 0) {
+      failure_ += "; " + driver_.violations().front();
+    }
   }
 }
 
@@ -351,7 +354,7 @@ void World::check_stats() {
   }
   expect(s.peak_reserved >= s.reserved && s.peak_live >= s.live, "a peak below its value");
   if (driver_.violation_count() != 0) {
-    fail("violation: " + driver_.violations().front());
+    fail("the driver reports a violation");
   }
 }
 
@@ -400,7 +403,7 @@ void World::finish() {
   const SimulatedLeaks leaks = driver_.leaks();
   expect(leaks.none(), "something leaked");
   if (driver_.violation_count() != 0) {
-    fail("violation: " + driver_.violations().front());
+    fail("the driver reports a violation");
   }
 }
 
