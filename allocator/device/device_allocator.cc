@@ -248,12 +248,25 @@ Status DeviceAllocator::begin_allocate_to_pool(PoolKey pool, StreamFilter filter
   }
   Impl& s = *impl_;
   const Lock lock(s.mutex);
+  s.set_aside_unsettled(pool);
   Pool& target =
       s.pools.try_emplace(pool, pool, s.context, RangeHeap::Sharing::kPrivate).first->second;
   ++target.use_count;
   target.settled = false;
   s.routes.push_back({pool, std::move(filter)});
   return {};
+}
+
+// A released pool's free memory may still be written by graph replays that run. Who fills a pool of
+// the same name gets a new one; the old one is settled under a name that no caller uses.
+void DeviceAllocator::Impl::set_aside_unsettled(PoolKey key) {
+  const auto found = pools.find(key);
+  if (found == pools.end() || found->second.use_count > 0 || found->second.settled) {
+    return;
+  }
+  auto node = pools.extract(found);
+  node.key() = PoolKey{UINT64_MAX, ++pools_set_aside};
+  pools.insert(std::move(node));
 }
 
 Status DeviceAllocator::end_allocate_to_pool(PoolKey pool) {
