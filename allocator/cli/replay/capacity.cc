@@ -66,8 +66,8 @@ Bytes Capacity::resolve(Bytes peak_live, Bytes granule) const {
   if (bytes_) {
     return *bytes_;
   }
-  const long double wanted =
-      std::ceil(static_cast<long double>(times_live_) * static_cast<long double>(peak_live.count()));
+  const long double wanted = std::ceil(static_cast<long double>(times_live_) *
+                                       static_cast<long double>(peak_live.count()));
   constexpr long double kMost = 9.0e18L;
   return round_up(Bytes(static_cast<std::uint64_t>(std::min(wanted, kMost))), granule);
 }

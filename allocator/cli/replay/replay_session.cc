@@ -145,9 +145,8 @@ std::optional<Bytes> ReplaySession::min_capacity(std::string_view allocator,
   } else {
     search.known_enough = trace_.peak_live + Bytes(trace_.peak_live.count() / 4);
   }
-  return find_min_capacity(search, [&](Bytes capacity) {
-    return run(allocator, capacity, progress).completed;
-  });
+  return find_min_capacity(
+      search, [&](Bytes capacity) { return run(allocator, capacity, progress).completed; });
 }
 
 }  // namespace nofrag
