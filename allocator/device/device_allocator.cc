@@ -54,6 +54,7 @@ DeviceAllocator::Impl::~Impl() {
       free_plain(block);
     }
   }
+  retry_refused();
   for (auto& [key, pool] : pools) {
     pool.use_count = 0;
     pool.settled = true;
@@ -71,6 +72,7 @@ DeviceAllocator::Impl::~Impl() {
       space.return_region(region->range);
     }
   }
+  flush_deferred_plain();
   physical.release_spares();
 }
 
@@ -191,10 +193,14 @@ Status DeviceAllocator::record_stream(VirtAddr address, StreamId stream) {
   if (block == nullptr) {
     return Errc::kUnknownPointer;
   }
-  if (block->clock->stream == stream || !s.virtual_memory) {
+  if (!s.virtual_memory) {
     return {};  // plain frees wait for the whole device anyway
   }
+  // Clocks, not names: a per-thread default stream is another one in every thread.
   StreamClock& clock = s.streams.clock(stream);
+  if (block->clock == &clock) {
+    return {};
+  }
   for (const StreamUse* use = block->uses; use != nullptr; use = use->next) {
     if (use->clock == &clock) {
       return {};

@@ -194,7 +194,19 @@ Bytes DeviceAllocator::Impl::trim_locked(Bytes keep) {
   }
   settle_pending(false);
   settle_released_pools();
-  physical.release_spares();
+  retry_refused();
+  release_idle(keep);
+  if (physical.reserved() > keep && pending_bytes > Bytes(0) && !filling_pool()) {
+    settle_pending(true);
+    release_idle(keep);
+  }
+  drop_empty_pools();
+  return before - physical.reserved();
+}
+
+// Gives idle handles back, those idle for longest first in each pool, while more than `keep` is
+// reserved.
+void DeviceAllocator::Impl::release_idle(Bytes keep) {
   for (auto& [key, pool] : pools) {
     if (!pool.lends()) {
       continue;
@@ -212,8 +224,19 @@ Bytes DeviceAllocator::Impl::trim_locked(Bytes keep) {
       handle = next;
     }
   }
-  drop_empty_pools();
-  return before - physical.reserved();
+}
+
+// What the driver refused to undo or take back earlier is offered to it again.
+void DeviceAllocator::Impl::retry_refused() {
+  for (auto& [key, pool] : pools) {
+    const std::vector<Handle*> lost = pool.heap.lost();
+    for (Handle* handle : lost) {
+      if (driver.unmap(handle->address, handle->physical.size).ok()) {
+        physical.release(pool.heap.detach_lost(handle));
+      }
+    }
+  }
+  physical.release_spares();
 }
 
 // The driver waits for the device before it frees: nothing can still touch the block. While a pool
