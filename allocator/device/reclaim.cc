@@ -27,9 +27,9 @@ void DeviceAllocator::Impl::maybe_mark(StreamClock& clock, Bytes freed) {
   clock.freed_since_marker += freed;
   ++clock.frees_since_marker;
   const bool several = streams.several();
-  const Bytes enough = several ? kMarkBytesSeveral
-                               : std::max(kMarkBytesOneStream,
-                                          Bytes(peak_live.count() / kMarksPerTurnover));
+  const Bytes enough =
+      several ? kMarkBytesSeveral
+              : std::max(kMarkBytesOneStream, Bytes(peak_live.count() / kMarksPerTurnover));
   const bool often = !several && clock.frees_since_marker < kFewestFreesOneStream &&
                      clock.freed_since_marker < kAlwaysWorthIt;
   if (clock.freed_since_marker < enough || often || filling_pool() || clock.retired) {
