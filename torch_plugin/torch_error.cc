@@ -159,7 +159,7 @@ TorchRuntime find_torch(const LoadedLibraries& libraries, TorchException kind) {
 void throw_with(const TorchRuntime& torch, const char* message) {
   // What a std::allocator<char> is to the string's constructor: an address that is never read.
   const char allocator = 0;
-  StringStorage text;
+  StringStorage text{};
   torch.make_string(&text, message, &allocator);
   void* error = torch.allocate(kExceptionBytes);
   torch.construct(error, {"nofrag_torch_alloc", "nofrag", 0}, &text);

@@ -135,36 +135,42 @@ Result<PhysicalHandle> DeviceAllocator::Impl::create(Bytes size) {
 Result<DeviceAllocator::Impl::Obtained> DeviceAllocator::Impl::reuse_idle(
     Pool& pool, const Placement& placement, Bytes want, bool pressure) {
   const Bytes exact = std::min(want, growth_size());
+  std::uint64_t after = 0;
   for (;;) {
     Rung rung = Rung::kOwnMappable;
-    Handle* idle = pick_idle(pool, placement, pressure, &rung);
+    Handle* idle = pick_idle(pool, placement, pressure, after, &rung);
     if (idle == nullptr) {
       return Errc::kOutOfMemory;
     }
-    if (const Status done = wait_for_handle(*idle); !done.ok()) {
-      return done.error();
+    after = idle->idle_since;
+    // One that cannot be waited for (a capture) or unmapped stays; the next may do.
+    if (!wait_for_handle(*idle).ok()) {
+      continue;
     }
     const Result<PhysicalHandle> unmapped = unmap_idle(idle);
     if (!unmapped.ok()) {
-      return unmapped.error();
+      continue;
     }
     if (unmapped.value().size <= want) {
       return Obtained{unmapped.value(), rung};
     }
     emit(EventKind::kRelease, VirtAddr{}, unmapped.value().size, StreamId{});
     physical.release(unmapped.value());
-    if (const Result<PhysicalHandle> made = create(exact); made.ok()) {
+    const Result<PhysicalHandle> made = create(exact);
+    if (made.ok()) {
       return Obtained{made.value(), rung};
+    }
+    // Only want of memory is a reason to give up more.
+    if (made.code() != Errc::kOutOfMemory && made.code() != Errc::kLimit) {
+      return made.error();
     }
   }
 }
 
 // The handle idle for longest whose work is done; with `may_wait` one whose work can be waited for.
-// Never one under the placement itself.
-Handle* DeviceAllocator::Impl::pick_idle(Pool& pool,
-                                         const Placement& placement,
-                                         bool may_wait,
-                                         Rung* rung) {
+// Never one under the placement itself, and only those that became idle later than `after`.
+Handle* DeviceAllocator::Impl::pick_idle(
+    Pool& pool, const Placement& placement, bool may_wait, std::uint64_t after, Rung* rung) {
   Handle* best = nullptr;
   for (auto& [key, lender] : pools) {
     if (&lender != &pool && !lender.lends()) {
@@ -176,6 +182,9 @@ Handle* DeviceAllocator::Impl::pick_idle(Pool& pool,
          handle = handle->next_idle) {
       if (best != nullptr && handle->idle_since >= best->idle_since) {
         break;
+      }
+      if (handle->idle_since <= after) {
+        continue;
       }
       if (handle->region == placement.region && handle->address < placement.end() &&
           placement.address < handle->end()) {

@@ -54,6 +54,7 @@ DeviceAllocator::Impl::~Impl() {
       free_plain(block);
     }
   }
+  retry_refused();
   for (auto& [key, pool] : pools) {
     pool.use_count = 0;
     pool.settled = true;
@@ -71,6 +72,7 @@ DeviceAllocator::Impl::~Impl() {
       space.return_region(region->range);
     }
   }
+  flush_deferred_plain();
   physical.release_spares();
 }
 
@@ -191,10 +193,14 @@ Status DeviceAllocator::record_stream(VirtAddr address, StreamId stream) {
   if (block == nullptr) {
     return Errc::kUnknownPointer;
   }
-  if (block->clock->stream == stream || !s.virtual_memory) {
+  if (!s.virtual_memory) {
     return {};  // plain frees wait for the whole device anyway
   }
+  // Clocks, not names: a per-thread default stream is another one in every thread.
   StreamClock& clock = s.streams.clock(stream);
+  if (block->clock == &clock) {
+    return {};
+  }
   for (const StreamUse* use = block->uses; use != nullptr; use = use->next) {
     if (use->clock == &clock) {
       return {};
@@ -242,12 +248,30 @@ Status DeviceAllocator::begin_allocate_to_pool(PoolKey pool, StreamFilter filter
   }
   Impl& s = *impl_;
   const Lock lock(s.mutex);
+  s.settle_or_set_aside(pool);
   Pool& target =
       s.pools.try_emplace(pool, pool, s.context, RangeHeap::Sharing::kPrivate).first->second;
   ++target.use_count;
   target.settled = false;
   s.routes.push_back({pool, std::move(filter)});
   return {};
+}
+
+// A released pool's free memory may still be written by graph replays that run. Before it is filled
+// again the device is waited for. Where that cannot be done (another pool is being filled, perhaps by
+// a capture) the old one is set aside under a name that no caller uses, to be settled later.
+void DeviceAllocator::Impl::settle_or_set_aside(PoolKey key) {
+  const auto found = pools.find(key);
+  if (found == pools.end() || found->second.use_count > 0) {
+    return;
+  }
+  settle_released_pools();
+  if (found->second.settled) {
+    return;
+  }
+  auto node = pools.extract(found);
+  node.key() = PoolKey{UINT64_MAX, ++pools_set_aside};
+  pools.insert(std::move(node));
 }
 
 Status DeviceAllocator::end_allocate_to_pool(PoolKey pool) {

@@ -54,13 +54,20 @@ class DeviceAllocator::Impl {
 
   // ladder.cc
   Result<Block*> climb(Pool& pool, Bytes requested, StreamClock& clock);
-  Result<Block*> place(Pool& pool, Bytes size, Bytes requested, StreamClock& clock, bool pressure);
+  // How far place() goes: what costs no wait; device-side and host waits too; and, last, at
+  // addresses with nothing mapped, where every idle handle can be used up whole (a placement that
+  // covers part of one ties up the rest of it).
+  enum class Effort : unsigned char { kEasy, kPressure, kFresh };
+  Result<Block*> place(Pool& pool, Bytes size, Bytes requested, StreamClock& clock, Effort effort);
+  Result<Block*> last_resort(Pool& pool, Bytes size, Bytes requested, StreamClock& clock);
   Result<Block*> allocate_plain(Bytes size, Bytes requested, StreamClock& clock);
+  Result<VirtAddr> take_plain(Bytes size);
   Pool& route(StreamId stream);
   void count_rung(Rung rung, Bytes size);
 
   // device_allocator.cc
   void note_allocated(Block* block, Pool& pool);
+  void settle_or_set_aside(PoolKey key);
 
   // backing.cc
   struct Obtained {
@@ -73,7 +80,8 @@ class DeviceAllocator::Impl {
       Pool& pool, const Placement& placement, Bytes want, Bytes room, bool pressure);
   Result<PhysicalHandle> create(Bytes size);
   Result<Obtained> reuse_idle(Pool& pool, const Placement& placement, Bytes want, bool pressure);
-  Handle* pick_idle(Pool& pool, const Placement& placement, bool may_wait, Rung* rung);
+  Handle* pick_idle(
+      Pool& pool, const Placement& placement, bool may_wait, std::uint64_t after, Rung* rung);
   Result<PhysicalHandle> unmap_idle(Handle* handle);
   [[nodiscard]] Bytes growth_size() const;
   [[nodiscard]] bool within_soft_limit(Bytes more, Bytes request) const;
@@ -85,6 +93,8 @@ class DeviceAllocator::Impl {
   bool settle_pending(bool wait);
   void settle_released_pools();
   void drop_empty_pools();
+  void retry_refused();
+  void release_idle(Bytes keep);
   bool handle_done(Handle& handle);
   Status wait_for_handle(Handle& handle);
   Bytes trim_locked(Bytes keep);
@@ -119,6 +129,7 @@ class DeviceAllocator::Impl {
   HeapContext context;
   std::map<PoolKey, Pool> pools;  // nodes never move
   Pool* default_pool = nullptr;
+  std::uint64_t pools_set_aside = 0;
   std::vector<Route> routes;  // innermost last
   AddressMap<Block> blocks;   // live blocks by address
   // Pending uses by clock index, oldest first.

@@ -39,32 +39,54 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
       return hit;
     }
   }
-  Result<Block*> placed = place(pool, size, requested, clock, false);
-  if (placed.ok()) {
+  // More than there can ever be: refused before anything is moved for it.
+  if (size > info.total_memory) {
+    return Errc::kOutOfMemory;
+  }
+  if (size > std::max(physical.limit(), physical.reserved())) {
+    return Errc::kLimit;
+  }
+  if (Result<Block*> placed = place(pool, size, requested, clock, Effort::kEasy); placed.ok()) {
     return placed;
   }
   // Under pressure: other streams' memory behind device-side waits, idle memory behind host waits.
-  placed = place(pool, size, requested, clock, true);
-  if (placed.ok() || filling_pool()) {
+  if (Result<Block*> placed = place(pool, size, requested, clock, Effort::kPressure); placed.ok()) {
     return placed;
   }
-  // Last: memory that only pending work or a released pool keeps back, behind a host wait.
-  settle_released_pools();
-  settle_pending(true);
-  settle();
-  if (Block* hit = pool.heap.allocate(size, requested, clock)) {
-    count_rung(Rung::kDeviceWait, size);
-    return hit;
+  return last_resort(pool, size, requested, clock);
+}
+
+Result<Block*> DeviceAllocator::Impl::last_resort(Pool& pool,
+                                                  Bytes size,
+                                                  Bytes requested,
+                                                  StreamClock& clock) {
+  retry_refused();
+  if (!filling_pool()) {
+    // Memory that only pending work or a released pool keeps back, behind a host wait.
+    settle_released_pools();
+    settle_pending(true);
+    settle();
+    if (Block* hit = pool.heap.allocate(size, requested, clock)) {
+      count_rung(Rung::kDeviceWait, size);
+      return hit;
+    }
   }
-  return place(pool, size, requested, clock, true);
+  if (Result<Block*> placed = place(pool, size, requested, clock, Effort::kPressure); placed.ok()) {
+    return placed;
+  }
+  return place(pool, size, requested, clock, Effort::kFresh);
 }
 
 // Finds the place that misses the fewest bytes, backs it and takes it.
 Result<Block*> DeviceAllocator::Impl::place(
-    Pool& pool, Bytes size, Bytes requested, StreamClock& clock, bool pressure) {
+    Pool& pool, Bytes size, Bytes requested, StreamClock& clock, Effort effort) {
+  const bool pressure = effort != Effort::kEasy;
   // A private pool's memory never changes streams (range_heap.h); elsewhere pressure allows it.
-  const auto scope = pressure && !pool.is_private() && !filling_pool() ? RangeHeap::Scope::kAny
-                                                                       : RangeHeap::Scope::kUsable;
+  auto scope = pressure && !pool.is_private() && !filling_pool() ? RangeHeap::Scope::kAny
+                                                                 : RangeHeap::Scope::kUsable;
+  if (effort == Effort::kFresh) {
+    scope = RangeHeap::Scope::kUnbacked;
+  }
   std::optional<Placement> found = pool.heap.find_placement(size, clock, scope);
   if (!found.has_value()) {
     // No stretch of addresses is long enough: the heap needs a region.
@@ -109,15 +131,28 @@ Result<Block*> DeviceAllocator::Impl::place(
   return pool.heap.take(placement, requested, clock);
 }
 
-Result<Block*> DeviceAllocator::Impl::allocate_plain(Bytes size,
-                                                     Bytes requested,
-                                                     StreamClock& clock) {
+Result<VirtAddr> DeviceAllocator::Impl::take_plain(Bytes size) {
   if (const Status charged = physical.charge(size); !charged.ok()) {
     return charged.error();
   }
   const Result<VirtAddr> address = driver.malloc(device, size);
   if (!address.ok()) {
     physical.uncharge(size);
+  }
+  return address;
+}
+
+Result<Block*> DeviceAllocator::Impl::allocate_plain(Bytes size,
+                                                     Bytes requested,
+                                                     StreamClock& clock) {
+  Result<VirtAddr> address = take_plain(size);
+  if (!address.ok() && !filling_pool()) {
+    // What released pools kept back and what the driver would not free before.
+    settle_released_pools();
+    flush_deferred_plain();
+    address = take_plain(size);
+  }
+  if (!address.ok()) {
     return address.error();
   }
   Block* block = context.blocks.make();

@@ -28,7 +28,7 @@ enum class BlockState : unsigned char {
   kFree,      // mapped, nobody's
   kLive,      // the caller's
   kPending,   // freed, but streams named by record_stream may still touch it
-  kLost,      // mapped and never usable again (the driver refused to undo a mapping)
+  kLost,      // mapped but unusable: the driver failed a mapping half-way and refused the undo
 };
 
 // One stream that a live or pending block was used on beside its own.

@@ -46,11 +46,8 @@ void RangeHeap::consider(const std::vector<Block*>& chain,
       }
     }
   }
-  // Against the chain's end, unless that is the region's untouched tail.
-  const Block& tail = *chain.back();
-  if (tail.next == nullptr && tail.state == BlockState::kUnbacked) {
-    return;
-  }
+  // Against the chain's end. In a region's untouched tail it never misses less than a start does,
+  // and lies higher, so the tail stays untouched.
   const VirtAddr start = chain_end - size;
   Bytes missing;
   for (std::size_t i = chain.size(); i-- > 0 && chain[i]->end() > start;) {
@@ -79,7 +76,7 @@ std::optional<Placement> RangeHeap::find_placement(Bytes size,
     for (Block* block = region->first; block != nullptr; block = block->next) {
       const bool usable =
           block->state == BlockState::kUnbacked ||
-          (block->state == BlockState::kFree &&
+          (block->state == BlockState::kFree && scope != Scope::kUnbacked &&
            (scope == Scope::kAny || block->clock == nullptr || block->clock == &clock));
       if (!usable) {
         close_chain();
@@ -183,6 +180,21 @@ void RangeHeap::attach_lost(Region& region, VirtAddr address, PhysicalHandle phy
   lost_ += block->size;
   block->clock = nullptr;
   add_use(block);
+  lost_handles_.push_back(handle);
+}
+
+PhysicalHandle RangeHeap::detach_lost(Handle* handle) {
+  Block* block = covering(*handle->region, handle->address);
+  NOFRAG_CHECK(block->state == BlockState::kLost && block->address == handle->address &&
+                   block->size == handle->physical.size,
+               "detach_lost of a handle that is not lost");
+  std::erase(lost_handles_, handle);
+  lost_ -= block->size;
+  // No stream ever touched it: it becomes free and clean, and leaves like any idle handle.
+  drop_use(block, nullptr, 0);
+  block->state = BlockState::kFree;
+  shelve(merge_neighbours(block));
+  return detach(handle);
 }
 
 PhysicalHandle RangeHeap::detach(Handle* handle) {

@@ -218,11 +218,15 @@ Block* RangeHeap::allocate(Bytes size, Bytes requested, StreamClock& clock) {
     return nullptr;
   }
   auto* block = static_cast<Block*>(node);
-  unshelve(block);
   if (block->size > size) {
+    // The rest keeps its node, its mark and so its place in the list by age.
+    FreeIndex& index = block->clock == nullptr ? clean_.index : shelf_of(*block->clock).index;
+    index.remove(block);
     Block* front = cut_front(block, block->address + size);
-    shelve(block);
+    index.insert(block);
     block = front;
+  } else {
+    unshelve(block);
   }
   make_live(block, requested, clock);
   return block;
@@ -274,7 +278,9 @@ void RangeHeap::drop_use(Block* block, StreamClock* clock, Tick tick) {
     const VirtAddr stop = std::min(handle->end(), block->end());
     index = handle->first_granule + handle->granule_count;
     handle->used -= stop - at;
-    handle->last_uses.note(clock, tick);
+    if (clock != nullptr) {
+      handle->last_uses.note(clock, tick);
+    }
     if (handle->idle()) {
       push_idle(handle);
     }

@@ -76,9 +76,9 @@ class RangeHeap {
   // Private heaps (graph and framework pools) never pass memory from stream to stream: a captured
   // graph may replay its work at any time, so no marker can tell when it is done.
   enum class Sharing : unsigned char { kShared, kPrivate };
-  // Which free blocks a placement may use: own and clean ones, or any (the caller must then make
-  // the stream wait for the others).
-  enum class Scope : unsigned char { kUsable, kAny };
+  // Which free blocks a placement may use: own and clean ones, any (the caller must then make the
+  // stream wait for the others), or none: addresses with nothing mapped.
+  enum class Scope : unsigned char { kUsable, kAny, kUnbacked };
 
   RangeHeap(HeapContext& context, Sharing sharing);
   RangeHeap(const RangeHeap&) = delete;
@@ -116,10 +116,13 @@ class RangeHeap {
 
   // A handle was mapped at `address` (unbacked until now): its bytes are free and clean.
   Handle* attach(Region& region, VirtAddr address, PhysicalHandle physical);
-  // The same for a handle that can never be used or unmapped.
+  // The same for a handle that the driver would not make usable nor unmap. It takes no part in
+  // anything until detach_lost.
   void attach_lost(Region& region, VirtAddr address, PhysicalHandle physical);
   // The handle was unmapped. pre: it is idle. Its record is gone afterwards.
   PhysicalHandle detach(Handle* handle);
+  // The same for a lost one, whose unmapping the driver accepted at last.
+  PhysicalHandle detach_lost(Handle* handle);
 
   // Dirty blocks of `clock` whose tick is done become clean.
   void clean_done(StreamClock& clock);
@@ -127,6 +130,7 @@ class RangeHeap {
   void clean_all();
 
   [[nodiscard]] Handle* first_idle() const { return idle_first_; }
+  [[nodiscard]] const std::vector<Handle*>& lost() const { return lost_handles_; }
   [[nodiscard]] Sharing sharing() const { return sharing_; }
   [[nodiscard]] const std::vector<std::unique_ptr<Region>>& regions() const { return regions_; }
   [[nodiscard]] Bytes mapped() const { return mapped_; }
@@ -183,6 +187,7 @@ class RangeHeap {
   Bytes idle_;    // of these, in idle ones
   Bytes used_;    // live + pending + lost
   Bytes lost_;    // of these, under mappings the driver would not undo
+  std::vector<Handle*> lost_handles_;
 };
 
 }  // namespace nofrag

@@ -80,6 +80,7 @@ Status Streams::mark(StreamClock& clock) {
   clock.markers.push_back(event.value());
   ++clock.issued;
   clock.freed_since_marker = Bytes(0);
+  clock.frees_since_marker = 0;
   return {};
 }
 
@@ -131,6 +132,9 @@ Status Streams::wait_host(StreamClock& clock, Tick tick) {
 }
 
 Status Streams::wait_device_idle() {
+  if (any_capturing()) {
+    return Errc::kCapturing;  // the wait would invalidate the capture
+  }
   if (const Status idle = driver_.device_synchronize(device_); !idle.ok()) {
     return idle;
   }
@@ -156,12 +160,28 @@ Status Streams::wait_device(StreamClock& waiter, StreamClock& clock, Tick tick) 
 }
 
 Status Streams::retire(StreamId stream) {
-  StreamClock& gone = clock(stream);
-  const Status marked = mark(gone);
-  if (marked.ok()) {
-    gone.retired = true;
+  const std::uint64_t owner = stream.is_per_thread() ? this_thread_id() : 0;
+  const auto known = by_key_.find(Key{stream.value(), owner});
+  if (known == by_key_.end() || known->second->retired) {
+    return {};
   }
+  const Status marked = mark(*known->second);
+  known->second->retired = marked.ok();
   return marked;
+}
+
+bool Streams::any_capturing() {
+  for (const auto& clock : clocks_) {
+    if (clock->retired) {
+      continue;
+    }
+    const Result<bool> capturing = driver_.stream_is_capturing(device_, clock->stream);
+    // A stream that is gone is not being captured; one that cannot be asked may be.
+    if (capturing.ok() ? capturing.value() : capturing.code() != Errc::kInvalidArgument) {
+      return true;
+    }
+  }
+  return false;
 }
 
 void Streams::all_done() {
@@ -171,6 +191,7 @@ void Streams::all_done() {
     ++clock->issued;
     ++clock->completed;
     clock->freed_since_marker = Bytes(0);
+    clock->frees_since_marker = 0;
   }
 }
 

@@ -54,7 +54,11 @@ class Streams {
   // Work queued on `waiter` from now on starts after `tick` of `clock` is done.
   Status wait_device(StreamClock& waiter, StreamClock& clock, Tick tick);
 
-  // The stream is about to be destroyed: records its last marker.
+  // Is any stream that was seen being captured? One that cannot be asked counts as captured.
+  bool any_capturing();
+
+  // The stream is about to be destroyed: records its last marker. Nothing to do for one that was
+  // never seen or is retired already.
   Status retire(StreamId stream);
   // After the whole device was waited for: everything queued before is done.
   void all_done();
