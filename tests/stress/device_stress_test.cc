@@ -213,19 +213,19 @@ class DeviceStress : public testing::Test {
 
 TEST_F(DeviceStress, EnoughMemory) {
   start(2 * kGiB, true);
-  run(2000);
+  run(10000);
   EXPECT_EQ(driver_->violation_count(), 0U);
 }
 
 TEST_F(DeviceStress, TooLittleMemory) {
   start(96 * kMiB, true);
-  run(2000);
+  run(10000);
   EXPECT_GT(refused_.load(), 0U);
 }
 
 TEST_F(DeviceStress, PlainBackend) {
   start(256 * kMiB, false);
-  run(1500);
+  run(8000);
 }
 
 }  // namespace

@@ -1,0 +1,185 @@
+// Pools and captures: routing, privacy, release, and that no call of ours breaks a capture.
+#include <algorithm>
+
+#include "device_fixture.h"
+
+namespace nofrag {
+namespace {
+
+constexpr PoolKey kFirst{1, 1};
+constexpr PoolKey kSecond{1, 2};
+
+class PoolsTest : public DeviceFixture {
+ protected:
+  void begin_capture(PoolKey pool, StreamId stream) {
+    begin_pool(pool, stream);
+    sim_->begin_capture(stream);
+  }
+  void end_capture(PoolKey pool, StreamId stream) {
+    EXPECT_TRUE(sim_->end_capture(stream)) << "the capture was invalidated";
+    EXPECT_TRUE(allocator_->end_allocate_to_pool(pool).ok());
+  }
+};
+
+TEST_F(PoolsTest, TheInnermostFilterThatAcceptsDecides) {
+  start(256 * kMiB);
+  begin_pool(kFirst, kA);
+  ASSERT_TRUE(allocator_->begin_allocate_to_pool(kSecond, nullptr).ok());  // everything
+  EXPECT_EQ(pool_of(allocate(kMiB, kA)), kSecond);
+  EXPECT_EQ(pool_of(allocate(kMiB, kB)), kSecond);
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kSecond).ok());
+  EXPECT_EQ(pool_of(allocate(kMiB, kA)), kFirst);
+  EXPECT_EQ(pool_of(allocate(kMiB, kB)), PoolKey{});
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+  EXPECT_EQ(pool_of(allocate(kMiB, kA)), PoolKey{});
+  EXPECT_EQ(allocator_->stats().pools, 3U);
+}
+
+TEST_F(PoolsTest, EndInAnyOrderEndsTheRightOne) {
+  start(256 * kMiB);
+  begin_pool(kFirst, kA);
+  begin_pool(kSecond, kA);
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+  EXPECT_EQ(pool_of(allocate(kMiB, kA)), kSecond);
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kSecond).ok());
+  EXPECT_EQ(allocator_->end_allocate_to_pool(kSecond).code(), Errc::kInvalidArgument);
+}
+
+TEST_F(PoolsTest, MisuseIsRefused) {
+  start(64 * kMiB);
+  EXPECT_EQ(allocator_->begin_allocate_to_pool(PoolKey{}, nullptr).code(), Errc::kInvalidArgument);
+  EXPECT_EQ(allocator_->end_allocate_to_pool(kFirst).code(), Errc::kInvalidArgument);
+  EXPECT_EQ(allocator_->release_pool(kFirst).code(), Errc::kInvalidArgument);
+  EXPECT_EQ(allocator_->release_pool(PoolKey{}).code(), Errc::kInvalidArgument);
+  EXPECT_EQ(allocator_->allocate_in_pool(kMiB, kA, kFirst).code(), Errc::kInvalidArgument);
+  begin_pool(kFirst, kA);
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+  EXPECT_TRUE(allocator_->release_pool(kFirst).ok());
+  EXPECT_EQ(allocator_->release_pool(kFirst).code(), Errc::kInvalidArgument);
+}
+
+TEST_F(PoolsTest, AHeldPoolLendsNothing) {
+  start(16 * kMiB);
+  begin_pool(kFirst, kA);
+  const VirtAddr in_pool = allocate(12 * kMiB, kA);
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+  free(in_pool);
+  sim_->complete_all();
+  EXPECT_TRUE(allocate(8 * kMiB, kA).is_null());
+  allocator_->trim();
+  EXPECT_EQ(allocator_->stats().reserved, 12 * kMiB);
+  ASSERT_TRUE(allocator_->release_pool(kFirst).ok());
+  EXPECT_FALSE(allocate(16 * kMiB, kA).is_null());
+}
+
+TEST_F(PoolsTest, AReleasedPoolIsSettledBeforeItLends) {
+  start(16 * kMiB);
+  begin_capture(kFirst, kA);
+  const VirtAddr block = allocator_->allocate(12 * kMiB, kA).value();
+  end_capture(kFirst, kA);
+  ASSERT_TRUE(allocator_->free(block).ok());
+  // The graph is replayed on a stream that nobody named, and is still running at the release.
+  ASSERT_TRUE(sim_->write(kC, block, 12 * kMiB, 99).ok());
+  ASSERT_TRUE(allocator_->release_pool(kFirst).ok());
+  recorder_->take();
+  EXPECT_FALSE(allocate(16 * kMiB, kB).is_null());
+  const Calls calls = recorder_->take();
+  EXPECT_EQ(std::count(calls.begin(), calls.end(), "device_synchronize"), 1);
+}
+
+TEST_F(PoolsTest, ReleasedPoolsGoWhenTheyAreEmpty) {
+  start(64 * kMiB);
+  begin_pool(kFirst, kA);
+  const VirtAddr block = allocate(4 * kMiB, kA);
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+  ASSERT_TRUE(allocator_->release_pool(kFirst).ok());
+  allocator_->trim();
+  EXPECT_EQ(allocator_->stats().pools, 2U) << "a block lives in it";
+  free(block);
+  allocator_->trim();
+  EXPECT_EQ(allocator_->stats().pools, 1U);
+  EXPECT_EQ(allocator_->stats().reserved, Bytes(0));
+}
+
+TEST_F(PoolsTest, ManyPoolsComeAndGoWithoutUsingUpAddresses) {
+  start(64 * kMiB);
+  for (std::uint64_t i = 0; i < 3000; ++i) {
+    begin_pool({9, i}, kA);
+    const Result<VirtAddr> block = allocator_->allocate(kMiB, kA);
+    ASSERT_TRUE(block.ok()) << i;
+    ASSERT_TRUE(allocator_->end_allocate_to_pool({9, i}).ok());
+    ASSERT_TRUE(allocator_->free(block.value()).ok());
+    ASSERT_TRUE(allocator_->release_pool({9, i}).ok());
+    if (i % 16 == 15) {
+      allocator_->trim();
+    }
+  }
+}
+
+// Everything that can be called while a stream is captured is: the capture stays valid.
+TEST_F(PoolsTest, NothingBreaksACapture) {
+  start(32 * kMiB);
+  const VirtAddr a = allocate(8 * kMiB, kA);
+  const VirtAddr b = allocate(8 * kMiB, kB);
+  use_on(b, kB, kA);
+  begin_capture(kFirst, kA);
+  const VirtAddr captured = allocator_->allocate(4 * kMiB, kA).value();
+  EXPECT_EQ(pool_of(captured), kFirst);
+  free(b);  // pending on the captured stream
+  EXPECT_TRUE(allocator_->record_stream(captured, kB).ok());
+  free(a);
+  EXPECT_TRUE(allocate(24 * kMiB, kB).is_null());  // the whole ladder
+  EXPECT_FALSE(allocator_->allocate(24 * kMiB, kA).ok());
+  allocator_->trim();
+  allocator_->set_limit(8 * kMiB);
+  allocator_->set_limit(kNoLimit);
+  EXPECT_FALSE(allocator_->retire_stream(kA).ok());
+  EXPECT_TRUE(allocator_->free(captured).ok());
+  end_capture(kFirst, kA);
+  ASSERT_TRUE(allocator_->release_pool(kFirst).ok());
+  EXPECT_FALSE(allocate(32 * kMiB, kB).is_null()) << "and everything is free again";
+}
+
+// Captured without a pool of ours: still no device-wide wait.
+TEST_F(PoolsTest, ReleaseDuringAForeignCaptureWaits) {
+  start(16 * kMiB);
+  begin_pool(kFirst, kB);
+  const VirtAddr block = allocate(12 * kMiB, kB);
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+  free(block);
+  free(allocate(kMiB, kA));
+  sim_->begin_capture(kA);
+  ASSERT_TRUE(allocator_->release_pool(kFirst).ok());
+  EXPECT_TRUE(allocate(12 * kMiB, kB).is_null());
+  allocator_->trim();
+  EXPECT_TRUE(sim_->end_capture(kA));
+  EXPECT_FALSE(allocate(12 * kMiB, kB).is_null());
+}
+
+TEST_F(PoolsTest, PlainBackendKeepsAGraphsBlocksUntilTheRelease) {
+  start(64 * kMiB, 4 * kMiB, false);
+  begin_capture(kFirst, kA);
+  const VirtAddr block = allocator_->allocate(40 * kMiB, kA).value();
+  EXPECT_TRUE(allocator_->free(block).ok());
+  end_capture(kFirst, kA);
+  EXPECT_TRUE(sim_->write(kC, block, 40 * kMiB, 5).ok()) << "a replay";
+  EXPECT_TRUE(allocate(40 * kMiB, kB).is_null());
+  ASSERT_TRUE(allocator_->release_pool(kFirst).ok());
+  EXPECT_FALSE(allocate(40 * kMiB, kB).is_null());
+}
+
+TEST_F(PoolsTest, PlainFreesPutOffDuringACaptureAreNotLost) {
+  start(64 * kMiB, 4 * kMiB, false);
+  const VirtAddr a = allocate(40 * kMiB, kB);
+  begin_capture(kFirst, kA);
+  free(a);
+  EXPECT_EQ(allocator_->stats().reserved, 40 * kMiB);
+  end_capture(kFirst, kA);
+  EXPECT_EQ(allocator_->stats().reserved, Bytes(0));
+  const VirtAddr b = allocate(20 * kMiB, kB);
+  begin_pool(kSecond, kA);
+  free(b);  // still put off when the allocator goes: the fixture looks for leaks
+}
+
+}  // namespace
+}  // namespace nofrag

@@ -1,0 +1,143 @@
+// Memory between streams: record_stream, completion in any order, streams that go away.
+#include <thread>
+
+#include "device_fixture.h"
+
+namespace nofrag {
+namespace {
+
+class SharingTest : public DeviceFixture {};
+
+TEST_F(SharingTest, ARecordedBlockIsPendingUntilItsStreamIsDone) {
+  start(64 * kMiB);
+  const VirtAddr block = allocate(4 * kMiB, kA);
+  use_on(block, kA, kB);
+  free(block);
+  EXPECT_EQ(allocator_->stats().pending, 4 * kMiB);
+  EXPECT_EQ(allocator_->find(block).code(), Errc::kUnknownPointer);
+  EXPECT_EQ(allocator_->free(block).code(), Errc::kUnknownPointer);
+  EXPECT_NE(allocate(4 * kMiB, kA), block) << "its own stream may not have it either";
+  sim_->complete_stream(kA);
+  sim_->complete_stream(kB);
+  allocator_->trim(kNoLimit);
+  EXPECT_EQ(allocator_->stats().pending, Bytes(0));
+}
+
+TEST_F(SharingTest, RecordingTheOwnStreamCostsNothing) {
+  start(64 * kMiB);
+  const VirtAddr block = allocate(4 * kMiB, kA);
+  EXPECT_TRUE(allocator_->record_stream(block, kA).ok());
+  free(block);
+  EXPECT_EQ(allocator_->stats().pending, Bytes(0));
+  EXPECT_EQ(allocate(4 * kMiB, kA), block);
+}
+
+TEST_F(SharingTest, RecordStreamOfAnythingElseIsUnknown) {
+  start(64 * kMiB);
+  const VirtAddr block = allocate(4 * kMiB, kA);
+  EXPECT_EQ(allocator_->record_stream(block + Bytes(512), kB).code(), Errc::kUnknownPointer);
+  EXPECT_EQ(allocator_->record_stream(VirtAddr(std::uint64_t{512}), kB).code(),
+            Errc::kUnknownPointer);
+}
+
+TEST_F(SharingTest, AllRecordedStreamsMustBeDone) {
+  start(64 * kMiB);
+  const VirtAddr block = allocate(4 * kMiB, kA);
+  use_on(block, kA, kB);
+  use_on(block, kA, kC);
+  use_on(block, kA, kB);  // twice is once
+  free(block);
+  sim_->complete_stream(kA);
+  sim_->complete_stream(kC);
+  allocator_->trim(kNoLimit);
+  EXPECT_EQ(allocator_->stats().pending, 4 * kMiB);
+  sim_->complete_stream(kB);
+  allocator_->trim(kNoLimit);
+  EXPECT_EQ(allocator_->stats().pending, Bytes(0));
+}
+
+// A stuck stream's blocks do not hold up those of a stream that goes on.
+TEST_F(SharingTest, CompletionIsFoundOutOfOrder) {
+  start(64 * kMiB);
+  const VirtAddr stuck = allocate(4 * kMiB, kA);
+  const VirtAddr quick = allocate(4 * kMiB, kA);
+  use_on(stuck, kA, kB);
+  use_on(quick, kA, kC);
+  free(stuck);
+  free(quick);
+  sim_->complete_stream(kA);
+  sim_->complete_stream(kC);
+  allocator_->trim(kNoLimit);
+  EXPECT_EQ(allocator_->stats().pending, 4 * kMiB);
+  EXPECT_EQ(allocate(4 * kMiB, kA), quick);
+}
+
+// Work queued on the recorded stream after the free must not hold the block up.
+TEST_F(SharingTest, LaterWorkOfARecordedStreamDoesNotHoldABlockUp) {
+  start(64 * kMiB);
+  const VirtAddr block = allocate(4 * kMiB, kA);
+  const VirtAddr other = allocate(4 * kMiB, kB);
+  use_on(block, kA, kB);
+  free(block);
+  sim_->complete_stream(kA);
+  sim_->complete_stream(kB);
+  launch(other, kB);  // runs for ever
+  allocator_->trim(kNoLimit);
+  EXPECT_EQ(allocator_->stats().pending, Bytes(0));
+}
+
+TEST_F(SharingTest, TrimWaitsForPendingBlocksIfItMust) {
+  start(64 * kMiB);
+  const VirtAddr block = allocate(4 * kMiB, kA);
+  use_on(block, kA, kB);
+  free(block);
+  EXPECT_EQ(allocator_->trim(), 4 * kMiB);
+}
+
+TEST_F(SharingTest, ARetiredStreamsMemoryServesOthers) {
+  start(16 * kMiB);
+  const VirtAddr early = allocate(8 * kMiB, kA);
+  const VirtAddr late = allocate(8 * kMiB, kA);
+  free(early);
+  ASSERT_TRUE(allocator_->retire_stream(kA).ok());
+  free(late);  // after its stream is gone
+  const std::uint64_t records = sim_->ledger().count(DriverCall::kEventRecord);
+  EXPECT_FALSE(allocate(16 * kMiB, kB).is_null());
+  EXPECT_EQ(sim_->ledger().count(DriverCall::kEventRecord), records) << "kA is not touched again";
+}
+
+TEST_F(SharingTest, ARecordedStreamMayRetireBeforeTheFree) {
+  start(16 * kMiB);
+  const VirtAddr block = allocate(8 * kMiB, kA);
+  use_on(block, kA, kB);
+  ASSERT_TRUE(allocator_->retire_stream(kB).ok());
+  free(block);
+  EXPECT_EQ(allocator_->stats().pending, 8 * kMiB);
+  sim_->complete_all();
+  allocator_->trim();
+  EXPECT_EQ(allocator_->stats().reserved, Bytes(0));
+}
+
+// One name, two streams: what a thread queued on its per-thread default stream is not ordered
+// behind the block's own thread.
+TEST_F(SharingTest, PerThreadDefaultStreamsAreForeignToOneAnother) {
+  start(64 * kMiB);
+  constexpr StreamId kPerThread(2);
+  const VirtAddr block = allocator_->allocate(4 * kMiB, kPerThread).value();
+  std::thread([&] { EXPECT_TRUE(allocator_->record_stream(block, kPerThread).ok()); }).join();
+  ASSERT_TRUE(allocator_->free(block).ok());
+  EXPECT_EQ(allocator_->stats().pending, 4 * kMiB);
+}
+
+TEST_F(SharingTest, PerThreadDefaultStreamsDoNotShareFreedMemory) {
+  start(64 * kMiB);
+  constexpr StreamId kPerThread(2);
+  const VirtAddr block = allocator_->allocate(4 * kMiB, kPerThread).value();
+  ASSERT_TRUE(allocator_->free(block).ok());
+  VirtAddr theirs;
+  std::thread([&] { theirs = allocator_->allocate(4 * kMiB, kPerThread).value(); }).join();
+  EXPECT_NE(theirs, block);
+}
+
+}  // namespace
+}  // namespace nofrag
