@@ -94,9 +94,11 @@ void* nofrag_torch_alloc(std::size_t size, int device, void* stream) {
   return block;
 }
 
-void nofrag_torch_begin_allocate_to_pool(int device,
-                                         NofragTorchPoolId pool,
-                                         std::function<bool(void*)> filter) {
+void nofrag_torch_begin_allocate_to_pool(
+    int device,
+    NofragTorchPoolId pool,
+    // NOLINTNEXTLINE(performance-unnecessary-value-param): PyTorch's
+    std::function<bool(void*)> filter) {
   if (!begin_pool(device, pool, filter)) {
     nofrag::throw_torch_error(nofrag::TorchException::kError, nofrag::last_error().text);
   }

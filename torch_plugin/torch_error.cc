@@ -115,11 +115,11 @@ struct TorchRuntime {
   AllocateException allocate = nullptr;
   Throw raise = nullptr;
   void* type = nullptr;
-  void** vtable = nullptr;
+  void** vtable = nullptr;  // null: no library emitted it; c10::Error's own does as well
 
   [[nodiscard]] bool complete() const {
     return construct != nullptr && make_string != nullptr && destroy_string != nullptr &&
-           allocate != nullptr && raise != nullptr && type != nullptr && vtable != nullptr;
+           allocate != nullptr && raise != nullptr && type != nullptr;
   }
 };
 
@@ -159,15 +159,19 @@ TorchRuntime find_torch(const LoadedLibraries& libraries, TorchException kind) {
 void throw_with(const TorchRuntime& torch, const char* message) {
   // What a std::allocator<char> is to the string's constructor: an address that is never read.
   const char allocator = 0;
-  StringStorage text;
+  StringStorage text{};
   torch.make_string(&text, message, &allocator);
   void* error = torch.allocate(kExceptionBytes);
   torch.construct(error, {"nofrag_torch_alloc", "nofrag", 0}, &text);
   torch.destroy_string(&text);
-  // c10::OutOfMemoryError adds nothing to c10::Error but its identity: the virtual table, whose
-  // first two words are the offset to the top and the type, then the destructor.
-  void** const functions = torch.vtable + 2;
-  std::memcpy(error, &functions, sizeof functions);
+  // What is caught is decided by the type given to the throw. The object differs from a c10::Error
+  // in its virtual table alone, because c10::OutOfMemoryError adds no member.
+  void** functions = nullptr;
+  if (torch.vtable != nullptr) {
+    functions = torch.vtable + 2;  // before them: offset to the top, type
+    std::memcpy(error, &functions, sizeof functions);
+  }
+  std::memcpy(&functions, error, sizeof functions);
   torch.raise(error, torch.type, as_function<ObjectDestructor>(functions[0]));
 }
 

@@ -7,7 +7,7 @@ namespace {
 
 struct SizeUnit {
   Bytes bytes;
-  const char* suffix;
+  const char* suffix = "";
 };
 constexpr std::array<SizeUnit, 3> kSizeUnits = {
     SizeUnit{kGiB, "GiB"}, SizeUnit{kMiB, "MiB"}, SizeUnit{kKiB, "KiB"}};

@@ -67,7 +67,7 @@ class DeviceAllocator::Impl {
 
   // device_allocator.cc
   void note_allocated(Block* block, Pool& pool);
-  void set_aside_unsettled(PoolKey key);
+  void settle_or_set_aside(PoolKey key);
 
   // backing.cc
   struct Obtained {

@@ -12,7 +12,7 @@ namespace nofrag {
 struct LastError {
   static constexpr std::size_t kTextBytes = 2048;
   Error error;
-  char text[kTextBytes];
+  char text[kTextBytes] = {};
 };
 
 [[nodiscard]] const LastError& last_error();

@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "driver/real/real_driver.h"
 #include "driver/simulated/simulated_driver.h"
 
 namespace nofrag {
@@ -17,13 +18,24 @@ std::unique_ptr<Driver> open_simulated(const std::string& name, std::string* err
   return std::make_unique<SimulatedDriver>(file.spec, name);
 }
 
+std::unique_ptr<Driver> open_real(const Options& options, std::string* error) {
+  RealDriverOptions real;
+  real.rdma = options.rdma;
+  real.shareable_fd = options.shareable_handles == ShareableHandles::kFd;
+  Result<std::unique_ptr<RealDriver>> opened = RealDriver::open(real, error);
+  return opened ? std::move(opened.value()) : nullptr;
+}
+
 }  // namespace
 
-std::unique_ptr<Driver> open_driver(const std::string& name, std::string* error) {
-  if (name.starts_with(kSimulated)) {
-    return open_simulated(name, error);
+std::unique_ptr<Driver> open_driver(const Options& options, std::string* error) {
+  if (options.driver == "cuda") {
+    return open_real(options, error);
   }
-  *error = "there is no driver \"" + name + "\" (write cuda, sim:NAME or sim:FILE.json)";
+  if (options.driver.starts_with(kSimulated)) {
+    return open_simulated(options.driver, error);
+  }
+  *error = "there is no driver \"" + options.driver + "\" (write cuda, sim:NAME or sim:FILE.json)";
   return nullptr;
 }
 

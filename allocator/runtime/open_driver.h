@@ -1,4 +1,4 @@
-// open_driver: a Driver from its name in the `driver` option.
+// open_driver: the Driver that the options ask for.
 //
 // Owns: nothing; the caller owns the driver. Layer: runtime. Threads: any. Failure: null, and a
 // sentence in *error that says what was tried. Cost: loads libcuda.so.1 or reads a device file.
@@ -7,11 +7,12 @@
 #include <memory>
 #include <string>
 
+#include "config/options.h"
 #include "driver/driver.h"
 
 namespace nofrag {
 
-// "cuda", "sim:NAME" or "sim:FILE.json".
-std::unique_ptr<Driver> open_driver(const std::string& name, std::string* error);
+// options.driver is "cuda", "sim:NAME" or "sim:FILE.json".
+std::unique_ptr<Driver> open_driver(const Options& options, std::string* error);
 
 }  // namespace nofrag

@@ -44,20 +44,13 @@ void report_problems(const char* source, const std::vector<std::string>& problem
   }
 }
 
-// What the user may not expect of this device, once a device.
-void say_what_is_missing(const DeviceAllocator& device, const Options& options) {
-  const int ordinal = device.device().value();
+// Once a device: it runs on what the user may not expect.
+void say_if_plain(const DeviceAllocator& device, const Options& options) {
   if (!device.uses_virtual_memory() && options.backend != Backend::kPlain) {
     log_line(LogLevel::kWarning,
              "device %d has no virtual memory management: falling back to one driver allocation a "
              "block, which cannot avoid fragmentation",
-             ordinal);
-  }
-  const DeviceInfo& info = device.info();
-  if (device.uses_virtual_memory() && options.rdma && info.rdma_with_vmm && !info.rdma_in_use) {
-    log_line(LogLevel::kInfo,
-             "device %d: the driver refused GPUDirect RDMA capable memory; going on without it",
-             ordinal);
+             device.device().value());
   }
 }
 
@@ -149,7 +142,7 @@ Status Process::start_locked(const char* conf) {
     return read;
   }
   std::string problem;
-  std::unique_ptr<Driver> driver = open_driver(options.driver, &problem);
+  std::unique_ptr<Driver> driver = open_driver(options, &problem);
   Error error{Errc::kNotInitialized};
   int count = 0;
   if (driver != nullptr) {
@@ -230,7 +223,7 @@ Result<DeviceAllocator*> Process::make_device(int ordinal) {
   allocator->add_pressure_callback([this](DeviceOrdinal device, Bytes needed) {
     return call_pressure_callbacks(device, needed);
   });
-  say_what_is_missing(*allocator, options_);
+  say_if_plain(*allocator, options_);
   slot.store(allocator, std::memory_order_release);
   return allocator;
 }

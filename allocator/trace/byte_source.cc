@@ -48,8 +48,8 @@ class FileSource final : public ByteSource {
     TraceError error;
     error.kind = TraceError::Kind::kUnreadable;
     error.path = path_;
-    error.found = std::string("a file that cannot be read (") + std::strerror(errno) + ")";
-    error.expected = "a readable trace file";
+    error.found = std::string("no readable file (") + std::strerror(errno) + ")";
+    error.expected = "a trace";
     error_ = std::move(error);
   }
 

@@ -40,8 +40,8 @@ struct PeerConfig {
   Driver* driver = nullptr;  // outlives the allocator
   DeviceOrdinal device;
   DeviceInfo info;
-  Bytes limit = kNoLimit;      // most that reserved() may be
-  std::uint32_t blocks = 0;    // how many the trace allocates
+  Bytes limit = kNoLimit;    // most that reserved() may be
+  std::uint32_t blocks = 0;  // how many the trace allocates
 };
 
 // The peers we model or drive ourselves (the nofrag adapter: nofrag_adapter.h).

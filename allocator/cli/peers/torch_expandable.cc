@@ -115,8 +115,8 @@ Result<TorchModel::Index> TorchExpandable::place_to_grow(Index arena, std::uint6
 
 Result<TorchModel::Index> TorchExpandable::new_segment(Index arena, std::uint64_t size) {
   const std::uint64_t granule = arenas_[arena].small ? small_granule_ : large_granule_;
-  const Bytes space = round_up(config_.info.total_memory + Bytes(config_.info.total_memory / Bytes(8)),
-                               Bytes(granule));
+  const Bytes space = round_up(
+      config_.info.total_memory + Bytes(config_.info.total_memory / Bytes(8)), Bytes(granule));
   if (Bytes(size) > space) {
     return Errc::kOutOfMemory;
   }
@@ -124,7 +124,9 @@ Result<TorchModel::Index> TorchExpandable::new_segment(Index arena, std::uint64_
   if (!range.ok()) {
     return range.error();
   }
-  segments_.push_back({range.value().value(), space.count(), granule,
+  segments_.push_back({range.value().value(),
+                       space.count(),
+                       granule,
                        std::vector<HandleId>(space / Bytes(granule))});
   Block block;
   block.address = range.value().value();

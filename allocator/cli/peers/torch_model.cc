@@ -117,8 +117,8 @@ TorchModel::Index TorchModel::arena_for(StreamId stream, bool small) {
         arena_of_stream_.try_emplace(stream, static_cast<Index>(arenas_.size()));
     if (is_new) {
       for (const bool is_small : {true, false}) {
-        arenas_.push_back({stream, is_small, FreeSet(&memory_),
-                           std::pmr::set<AddressKey>(&memory_)});
+        arenas_.push_back(
+            {stream, is_small, FreeSet(&memory_), std::pmr::set<AddressKey>(&memory_)});
       }
     }
     last_stream_ = stream;

@@ -61,8 +61,8 @@ class TorchModel : public ReplayAllocator {
   struct Arena {
     StreamId stream;
     bool small;
-    FreeSet free;                         // smallest first, then lowest address
-    std::pmr::set<AddressKey> unmapped;   // address space without memory (expandable only)
+    FreeSet free;                        // smallest first, then lowest address
+    std::pmr::set<AddressKey> unmapped;  // address space without memory (expandable only)
   };
 
   // A free block of the arena for the request, or kNone. It stays in the free set.
@@ -108,7 +108,7 @@ class TorchModel : public ReplayAllocator {
 
   std::uint64_t reserved_ = 0;
   std::uint64_t peak_reserved_ = 0;
-  std::vector<Index> live_;  // by trace block
+  std::vector<Index> live_;                              // by trace block
   std::unordered_map<StreamId, Index> arena_of_stream_;  // of the small one; the large one follows
   StreamId last_stream_;
   Index last_arena_ = kNone;

@@ -1,8 +1,7 @@
 #include "cli/replay/replay_run.h"
 
-#include <ctime>
-
 #include <algorithm>
+#include <ctime>
 #include <vector>
 
 #include "driver/simulated/simulated_driver.h"

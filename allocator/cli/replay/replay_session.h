@@ -25,7 +25,7 @@ class TorchProcess;
 const std::vector<std::string_view>& replay_allocators();
 
 struct ReplaySettings {
-  Options options;            // nofrag's
+  Options options;  // nofrag's
   double stream_lag_us = 500;
 };
 

@@ -1,7 +1,5 @@
 #include "cli/replay/torch_process.h"
 
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +7,8 @@
 #include <vector>
 
 #include <nlohmann/json.hpp>
+#include <sys/socket.h>
+#include <sys/wait.h>
 
 namespace nofrag {
 namespace {

@@ -9,11 +9,11 @@
 // the run's fault. Cost: importing torch takes seconds, once a process.
 #pragma once
 
-#include <sys/types.h>
-
 #include <memory>
 #include <optional>
 #include <string>
+
+#include <sys/types.h>
 
 #include "cli/replay/replay_run.h"
 

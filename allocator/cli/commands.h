@@ -1,0 +1,60 @@
+// The commands of the program `nofrag`, callable without a process of their own.
+//
+// Layer: cli. run_cli parses the arguments and runs one command; output goes where the command
+// line says. Threads: none. Failure: every error ends as one line on stderr and an exit code
+// (errors.h); no exception leaves run_cli. Cost: the command's.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/errors.h"
+#include "trace/trace.h"
+
+namespace nofrag {
+
+int run_cli(int argc, const char* const* argv);
+
+struct ReplayArguments {
+  std::vector<std::string> traces;
+  std::string allocators = "nofrag,torch-native,torch-expandable";
+  std::string device = "sim:h100-80g";
+  std::string capacity;
+  bool min_capacity = false;
+  std::string conf;
+  std::string format = "auto";
+  std::string json;
+  double stream_lag_us = 500;
+  bool quiet = false;
+};
+ExitCode run_replay(const ReplayArguments& arguments);
+
+struct ConvertArguments {
+  std::string input;
+  std::string output;
+  std::string to;
+  std::string format = "auto";
+  bool force = false;
+};
+ExitCode run_convert(const ConvertArguments& arguments);
+
+struct DoctorArguments {
+  std::string device;
+  std::string json;
+  std::string conf;
+};
+ExitCode run_doctor(const DoctorArguments& arguments);
+
+// Shared by the commands. `what` stands in the message: "--format", "--to".
+TraceFormat parse_trace_format(std::string_view text, std::string_view what);
+// Loads or throws InputError.
+Trace load_or_throw(const std::string& path, TraceFormat format);
+// Writes to a file, or to standard output for "-".
+void write_output(const std::string& path, std::string_view text);
+// "unknown WHAT 'name'; did you mean 'x'? Known: ..."
+[[nodiscard]] std::string unknown_name(std::string_view what,
+                                       std::string_view name,
+                                       const std::vector<std::string_view>& known);
+
+}  // namespace nofrag

@@ -1,0 +1,213 @@
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <nofrag/version.h>
+
+#include "cli/commands.h"
+#include "cli/device_target.h"
+#include "cli/replay/replay_report.h"
+#include "config/parser.h"
+#include "driver/real/real_driver.h"
+#include "driver/simulated/device_spec.h"
+
+namespace nofrag {
+namespace {
+
+struct DeviceFinding {
+  std::string label;  // "cuda:0"
+  DeviceInfo info;
+  std::optional<MemoryInfo> memory;
+  bool usable = true;
+  std::string would_use;  // what nofrag would do on it, and why
+};
+
+struct Findings {
+  bool library_found = false;
+  std::string problem;  // why there is no CUDA device
+  int cuda_version = 0;
+  std::vector<DeviceFinding> devices;
+};
+
+std::string version_text(int cuda_version) {
+  return fmt::format("{}.{}", cuda_version / 1000, cuda_version % 1000 / 10);
+}
+
+DeviceFinding examine(Driver& driver,
+                      DeviceOrdinal device,
+                      std::string label,
+                      const Options& options) {
+  DeviceFinding finding;
+  finding.label = std::move(label);
+  const Result<DeviceInfo> info = driver.device_info(device);
+  if (!info.ok()) {
+    finding.usable = false;
+    finding.would_use =
+        fmt::format("nothing: the driver gives no information on it ({})", to_string(info.code()));
+    return finding;
+  }
+  finding.info = info.value();
+  if (const Result<MemoryInfo> memory = driver.memory_info(device); memory.ok()) {
+    finding.memory = memory.value();
+  }
+  const DeviceInfo& found = finding.info;
+  if (options.backend == Backend::kPlain) {
+    finding.would_use = "plain driver allocations, because backend:plain says so";
+  } else if (found.virtual_memory) {
+    finding.would_use = fmt::format(
+        "virtual memory in handles of {} (mapped in units of {}); RDMA capable: {}; shareable: {}",
+        readable_bytes(round_up(options.handle_size, found.granularity)),
+        readable_bytes(found.granularity),
+        !options.rdma          ? "no, rdma:false"
+        : !found.rdma_with_vmm ? "no, the device does not offer it"
+                               : "asked for, dropped if the driver refuses",
+        options.shareable_handles == ShareableHandles::kNone ? "no, as by default"
+        : found.shareable_fd                                 ? "file descriptors"
+                                                             : "no, the device does not offer it");
+  } else if (options.backend == Backend::kVmm) {
+    finding.usable = false;
+    finding.would_use = "nothing: backend:vmm demands virtual memory, and the device has none";
+  } else {
+    finding.would_use = "plain driver allocations, because the device has no virtual memory calls";
+  }
+  return finding;
+}
+
+Findings examine_cuda(const Options& options) {
+  Findings findings;
+  std::string why;
+  RealDriverOptions driver_options;
+  driver_options.rdma = options.rdma;
+  Result<std::unique_ptr<RealDriver>> driver = RealDriver::open(driver_options, &why);
+  if (!driver.ok()) {
+    findings.problem = why;
+    return findings;
+  }
+  findings.library_found = true;
+  findings.cuda_version = driver.value()->cuda_version();
+  const Result<int> count = driver.value()->device_count();
+  for (int i = 0; count.ok() && i < count.value(); ++i) {
+    findings.devices.push_back(
+        examine(*driver.value(), DeviceOrdinal(i), fmt::format("cuda:{}", i), options));
+  }
+  return findings;
+}
+
+Findings examine_one(const std::string& device, const Options& options) {
+  const DeviceTarget target = DeviceTarget::parse(device);
+  const DeviceSession session = target.open({});
+  Findings findings;
+  findings.library_found = !target.is_simulated();
+  findings.devices.push_back(examine(*session.driver, session.device, device, options));
+  return findings;
+}
+
+const char* yes_no(bool value) {
+  return value ? "yes" : "no";
+}
+
+nlohmann::ordered_json device_json(const DeviceFinding& device) {
+  const DeviceInfo& info = device.info;
+  nlohmann::ordered_json out = {{"device", device.label},
+                                {"name", info.name},
+                                {"total_bytes", info.total_memory.count()},
+                                {"free_bytes", nullptr},
+                                {"virtual_memory", info.virtual_memory},
+                                {"granularity_bytes", info.granularity.count()},
+                                {"rdma_with_virtual_memory", info.rdma_with_vmm},
+                                {"shareable_fd", info.shareable_fd},
+                                {"shareable_fabric", info.shareable_fabric},
+                                {"compression", info.compression},
+                                {"host_virtual_memory", info.host_numa_vmm},
+                                {"usable", device.usable},
+                                {"nofrag_would_use", device.would_use}};
+  if (device.memory) {
+    out["free_bytes"] = device.memory->free.count();
+  }
+  return out;
+}
+
+nlohmann::ordered_json findings_json(const Findings& findings) {
+  nlohmann::ordered_json out = {{"schema", "nofrag.doctor/1"},
+                                {"nofrag_version", NOFRAG_VERSION_STRING},
+                                {"cuda_driver_found", findings.library_found},
+                                {"cuda_problem", nullptr},
+                                {"cuda_version", nullptr},
+                                {"devices", nlohmann::ordered_json::array()},
+                                {"simulated_devices", nlohmann::ordered_json::array()}};
+  if (!findings.problem.empty()) {
+    out["cuda_problem"] = findings.problem;
+  }
+  if (findings.cuda_version > 0) {
+    out["cuda_version"] = version_text(findings.cuda_version);
+  }
+  for (const DeviceFinding& device : findings.devices) {
+    out["devices"].push_back(device_json(device));
+  }
+  for (const std::string_view name : builtin_simulated_devices()) {
+    out["simulated_devices"].push_back("sim:" + std::string(name));
+  }
+  return out;
+}
+
+std::string device_text(const DeviceFinding& device) {
+  const DeviceInfo& info = device.info;
+  std::string text = fmt::format("{}  {}\n", device.label, info.name);
+  const std::string free =
+      device.memory ? readable_bytes(device.memory->free) : std::string("unknown");
+  text +=
+      fmt::format("  memory            {} free of {}\n", free, readable_bytes(info.total_memory));
+  text += fmt::format("  virtual memory    {}", yes_no(info.virtual_memory));
+  if (info.virtual_memory) {
+    text += fmt::format(", in units of {}", readable_bytes(info.granularity));
+  }
+  text += fmt::format("\n  RDMA capable      {}\n", yes_no(info.rdma_with_vmm));
+  text += fmt::format("  shareable         file descriptor {}, fabric {}\n",
+                      yes_no(info.shareable_fd),
+                      yes_no(info.shareable_fabric));
+  text += fmt::format("  nofrag would use  {}\n\n", device.would_use);
+  return text;
+}
+
+std::string findings_text(const Findings& findings) {
+  std::string text = "nofrag " NOFRAG_VERSION_STRING "\n";
+  if (!findings.problem.empty()) {
+    text += fmt::format(
+        "CUDA driver: none usable here ({}).\n"
+        "Nothing on this machine can allocate GPU memory; replays on simulated devices work.\n",
+        findings.problem);
+  } else if (findings.cuda_version > 0) {
+    text += fmt::format("CUDA driver: found, supports CUDA {}; {} device(s).\n",
+                        version_text(findings.cuda_version),
+                        findings.devices.size());
+  }
+  text += "\n";
+  for (const DeviceFinding& device : findings.devices) {
+    text += device_text(device);
+  }
+  text += "Simulated devices (--device):";
+  for (const std::string_view name : builtin_simulated_devices()) {
+    text += fmt::format(" sim:{}", name);
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+ExitCode run_doctor(const DoctorArguments& arguments) {
+  Options options;
+  std::vector<std::string> problems;
+  if (!parse_options(arguments.conf, &options, &problems)) {
+    throw UsageError("--conf: " + fmt::format("{}", fmt::join(problems, "; ")));
+  }
+  const Findings findings =
+      arguments.device.empty() ? examine_cuda(options) : examine_one(arguments.device, options);
+  if (!arguments.json.empty()) {
+    write_output(arguments.json, findings_json(findings).dump(1) + "\n");
+  }
+  if (arguments.json != "-") {
+    write_output("-", findings_text(findings));
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace nofrag

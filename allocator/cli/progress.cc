@@ -1,0 +1,46 @@
+#include "cli/progress.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace nofrag {
+
+using std::chrono::milliseconds;
+
+Progress::Progress(bool enabled) : enabled_(enabled), terminal_(isatty(STDERR_FILENO) != 0) {}
+
+void Progress::begin(std::string what, std::uint64_t total) {
+  what_ = std::move(what);
+  total_ = total;
+}
+
+void Progress::update(std::uint64_t done) {
+  const Clock::time_point now = Clock::now();
+  const auto every = terminal_ ? milliseconds(200) : milliseconds(5000);
+  if (!enabled_ || now - started_ < milliseconds(1000) || now - last_ < every) {
+    return;
+  }
+  last_ = now;
+  const std::uint64_t percent = total_ == 0 ? 100 : done * 100 / total_;
+  if (terminal_) {
+    fmt::print(stderr, "\r\x1b[K{} {} %", what_, percent);
+  } else {
+    fmt::print(stderr, "{} {} %\n", what_, percent);
+  }
+  shown_ = true;
+  std::fflush(stderr);
+}
+
+void Progress::clear() {
+  if (shown_ && terminal_) {
+    fmt::print(stderr, "\r\x1b[K");
+    std::fflush(stderr);
+  }
+  shown_ = false;
+}
+
+}  // namespace nofrag

@@ -1,0 +1,167 @@
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include <nofrag/version.h>
+
+#include "cli/replay/replay_report.h"
+
+namespace nofrag {
+namespace {
+
+using nlohmann::ordered_json;
+
+// Reports are read by people too: a microsecond's thousandth, a ratio's millionth say nothing.
+ordered_json rounded(double value, double unit) {
+  return std::round(value / unit) * unit;
+}
+ordered_json microseconds(double value) {
+  return std::round(value * 1000.0) / 1000.0;
+}
+ordered_json ratio(Bytes part, Bytes whole) {
+  if (whole.is_zero()) {
+    return nullptr;
+  }
+  return std::round(static_cast<double>(part.count()) / static_cast<double>(whole.count()) * 1e6) /
+         1e6;
+}
+
+ordered_json calls_json(const ReplayRun& run) {
+  if (!run.ledger) {
+    ordered_json calls = ordered_json::object();
+    if (run.driver_mallocs) {
+      calls["malloc"] = *run.driver_mallocs;
+    }
+    if (run.driver_frees) {
+      calls["free"] = *run.driver_frees;
+    }
+    return calls;
+  }
+  const DriverLedger& ledger = *run.ledger;
+  const auto sum = [&](std::initializer_list<DriverCall> calls) {
+    std::uint64_t total = 0;
+    for (const DriverCall call : calls) {
+      total += ledger.count(call);
+    }
+    return total;
+  };
+  return {{"create", ledger.count(DriverCall::kCreate)},
+          {"map", ledger.count(DriverCall::kMap)},
+          {"set_access", ledger.count(DriverCall::kSetAccess)},
+          {"unmap", ledger.count(DriverCall::kUnmap)},
+          {"release", ledger.count(DriverCall::kRelease)},
+          {"malloc", ledger.count(DriverCall::kMalloc)},
+          {"free", ledger.count(DriverCall::kFree)},
+          {"sync",
+           sum({DriverCall::kEventSynchronize,
+                DriverCall::kStreamSynchronize,
+                DriverCall::kDeviceSynchronize})},
+          {"event",
+           sum({DriverCall::kEventCreate,
+                DriverCall::kEventDestroy,
+                DriverCall::kEventRecord,
+                DriverCall::kEventQuery,
+                DriverCall::kStreamWait})}};
+}
+
+ordered_json oom_json(const std::optional<ReplayOom>& oom) {
+  if (!oom) {
+    return nullptr;
+  }
+  return {{"event", oom->event},
+          {"requested_bytes", oom->requested.count()},
+          {"live_bytes", oom->live.count()},
+          {"reserved_bytes", oom->reserved.count()},
+          {"free_granule_bytes", oom->free_granules.count()},
+          {"cause", oom->cause}};
+}
+
+ordered_json run_json(const TraceSummary& trace, const ReplayRun& run) {
+  ordered_json out = {{"allocator", run.allocator}, {"device", run.device}};
+  if (run.allocator.rfind("torch-", 0) == 0) {
+    out["model"] = run.is_model;
+  }
+  out["capacity_bytes"] = nullptr;
+  if (run.capacity) {
+    out["capacity_bytes"] = run.capacity->count();
+  }
+  out["completed"] = run.completed;
+  out["oom"] = oom_json(run.oom);
+  out["peak_reserved_bytes"] = run.peak_reserved.count();
+  out["reserved_over_live"] = ratio(run.peak_reserved, trace.peak_live);
+  out["driver_us"] = nullptr;
+  out["driver_us_percent_of_trace"] = nullptr;
+  out["driver_us_quarters"] = nullptr;
+  if (run.driver_us) {
+    out["driver_us"] = microseconds(*run.driver_us);
+    if (trace.duration_us > 0) {
+      out["driver_us_percent_of_trace"] =
+          std::round(*run.driver_us / static_cast<double>(trace.duration_us) * 1e8) / 1e6;
+    }
+    out["driver_us_quarters"] = ordered_json::array();
+    for (const double quarter : run.driver_us_quarters) {
+      out["driver_us_quarters"].push_back(microseconds(quarter));
+    }
+  }
+  out["driver_calls"] = calls_json(run);
+  out["host_ns_per_event"] = nullptr;
+  if (run.events_replayed > 0) {
+    out["host_ns_per_event"] =
+        rounded(run.host_ns / static_cast<double>(run.events_replayed), 0.125);
+  }
+  return out;
+}
+
+ordered_json trace_json(const TraceReport& report) {
+  const TraceSummary& trace = report.trace;
+  ordered_json out = {{"path", trace.path},
+                      {"format", std::string(to_string(trace.format))},
+                      {"events", trace.events},
+                      {"allocations", trace.allocations},
+                      {"frees", trace.frees},
+                      {"streams", trace.streams},
+                      {"peak_live_bytes", trace.peak_live.count()},
+                      {"live_at_end_bytes", trace.live_at_end.count()},
+                      {"duration_us", trace.duration_us},
+                      {"runs", ordered_json::array()},
+                      {"min_capacity", ordered_json::array()}};
+  for (const ReplayRun& run : report.runs) {
+    out["runs"].push_back(run_json(trace, run));
+  }
+  for (const MinCapacityResult& result : report.min_capacity) {
+    ordered_json entry = {
+        {"allocator", result.allocator}, {"bytes", nullptr}, {"over_live", nullptr}};
+    if (result.bytes) {
+      entry["bytes"] = result.bytes->count();
+      entry["over_live"] = ratio(*result.bytes, trace.peak_live);
+    }
+    out["min_capacity"].push_back(std::move(entry));
+  }
+  return out;
+}
+
+}  // namespace
+
+TraceSummary summarize(const std::string& path, const Trace& trace) {
+  return {path,
+          trace.format,
+          trace.events.size(),
+          trace.allocations,
+          trace.frees,
+          trace.streams.size(),
+          trace.peak_live,
+          trace.live_at_end,
+          trace.duration_us()};
+}
+
+ordered_json replay_json(const std::vector<TraceReport>& reports) {
+  ordered_json out = {{"schema", "nofrag.replay/1"},
+                      {"nofrag_version", NOFRAG_VERSION_STRING},
+                      {"traces", ordered_json::array()}};
+  for (const TraceReport& report : reports) {
+    out["traces"].push_back(trace_json(report));
+  }
+  return out;
+}
+
+}  // namespace nofrag

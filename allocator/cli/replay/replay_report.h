@@ -1,0 +1,51 @@
+// Reports of replays: the JSON object and the table, from the same numbers.
+//
+// Layer: cli. The JSON is the contract "nofrag.replay/1" (docs/replay.md). Units: as the field
+// names say; the table prints MiB/GiB, milliseconds and ratios. Threads: none. Failure: none.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "cli/replay/replay_run.h"
+#include "trace/trace.h"
+
+namespace nofrag {
+
+struct MinCapacityResult {
+  std::string allocator;
+  std::optional<Bytes> bytes;
+};
+
+// What a report needs of a trace once its events are gone.
+struct TraceSummary {
+  std::string path;
+  TraceFormat format = TraceFormat::kCsv;
+  std::uint64_t events = 0;
+  std::uint64_t allocations = 0;
+  std::uint64_t frees = 0;
+  std::uint64_t streams = 0;
+  Bytes peak_live;
+  Bytes live_at_end;
+  std::uint64_t duration_us = 0;
+};
+TraceSummary summarize(const std::string& path, const Trace& trace);
+
+struct TraceReport {
+  TraceSummary trace;
+  std::vector<ReplayRun> runs;
+  std::vector<MinCapacityResult> min_capacity;
+};
+
+nlohmann::ordered_json replay_json(const std::vector<TraceReport>& reports);
+
+// At most 100 columns wide; ends with what the numbers mean.
+std::string replay_table(const std::vector<TraceReport>& reports);
+
+// "22.52 GiB", "1.00 MiB", "512 B".
+std::string readable_bytes(Bytes bytes);
+
+}  // namespace nofrag

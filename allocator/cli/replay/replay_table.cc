@@ -1,0 +1,194 @@
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "cli/replay/replay_report.h"
+
+namespace nofrag {
+namespace {
+
+double ratio_of(Bytes part, Bytes whole) {
+  return static_cast<double>(part.count()) / static_cast<double>(whole.count());
+}
+
+std::string grouped(std::uint64_t value) {
+  std::string digits = std::to_string(value);
+  for (std::size_t at = digits.size(); at > 3; at -= 3) {
+    digits.insert(at - 3, 1, ',');
+  }
+  return digits;
+}
+
+std::string plural(std::uint64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", grouped(count), noun, count == 1 ? "" : "s");
+}
+
+struct Row {
+  std::string allocator;
+  std::string reserved = "-";
+  std::string ratio = "-";
+  std::string driver_ms = "-";
+  std::string percent = "-";
+  std::string host = "-";
+  std::string min_capacity;
+  std::string outcome;
+};
+
+constexpr std::string_view kRow = "  {:<16} {:>13} {:>9} {:>9} {:>6} {:>8} {:>8}  {}\n";
+constexpr std::string_view kRowWithout = "  {:<16} {:>13} {:>9} {:>9} {:>6} {:>8}  {}\n";
+
+std::string line(const Row& row, bool with_min) {
+  return with_min ? fmt::format(kRow,
+                                row.allocator,
+                                row.reserved,
+                                row.ratio,
+                                row.driver_ms,
+                                row.percent,
+                                row.host,
+                                row.min_capacity,
+                                row.outcome)
+                  : fmt::format(kRowWithout,
+                                row.allocator,
+                                row.reserved,
+                                row.ratio,
+                                row.driver_ms,
+                                row.percent,
+                                row.host,
+                                row.outcome);
+}
+
+Row row_of(const TraceReport& report, const ReplayRun& run) {
+  const TraceSummary& trace = report.trace;
+  Row row;
+  row.allocator = run.allocator;
+  row.reserved = readable_bytes(run.peak_reserved);
+  if (!trace.peak_live.is_zero()) {
+    row.ratio = fmt::format("{:.3f}", ratio_of(run.peak_reserved, trace.peak_live));
+  }
+  if (run.driver_us) {
+    row.driver_ms = fmt::format("{:.1f}", *run.driver_us / 1000.0);
+    if (trace.duration_us > 0) {
+      row.percent =
+          fmt::format("{:.2f}", 100.0 * *run.driver_us / static_cast<double>(trace.duration_us));
+    }
+  }
+  if (run.events_replayed > 0) {
+    row.host = fmt::format("{:.0f}", run.host_ns / static_cast<double>(run.events_replayed));
+  }
+  for (const MinCapacityResult& result : report.min_capacity) {
+    if (result.allocator == run.allocator && !trace.peak_live.is_zero()) {
+      row.min_capacity =
+          result.bytes ? fmt::format("{:.3f}", ratio_of(*result.bytes, trace.peak_live)) : "none";
+    }
+  }
+  row.outcome = run.completed ? "completed"
+                              : fmt::format("OOM, event {}", grouped(run.oom ? run.oom->event : 0));
+  return row;
+}
+
+std::string oom_lines(const ReplayRun& run) {
+  if (!run.oom) {
+    return "";
+  }
+  const ReplayOom& oom = *run.oom;
+  return fmt::format(
+      "  {}: asked for {} with {} live, {} reserved,\n"
+      "    {} of it in free granules; cause: {}\n",
+      run.allocator,
+      readable_bytes(oom.requested),
+      readable_bytes(oom.live),
+      readable_bytes(oom.reserved),
+      readable_bytes(oom.free_granules),
+      oom.cause);
+}
+
+// A path that would not fit keeps its end.
+std::string shortened(const std::string& path) {
+  constexpr std::size_t kMost = 96;
+  return path.size() <= kMost ? path : "..." + path.substr(path.size() - kMost + 3);
+}
+
+std::string trace_part(const TraceReport& report) {
+  const TraceSummary& trace = report.trace;
+  const bool with_min = !report.min_capacity.empty();
+  std::string text = fmt::format("{}\n  {}, {}, {:.1f} s; peak live {}",
+                                 shortened(trace.path),
+                                 plural(trace.events, "event"),
+                                 plural(trace.streams, "stream"),
+                                 static_cast<double>(trace.duration_us) / 1e6,
+                                 readable_bytes(trace.peak_live));
+  if (!report.runs.empty()) {
+    const ReplayRun& first = report.runs.front();
+    text += fmt::format("; on {}", first.device);
+    if (first.capacity) {
+      text += fmt::format(" with {}", readable_bytes(*first.capacity));
+    }
+  }
+  text += "\n\n";
+  text += line({"allocator",
+                "peak reserved",
+                "res./live",
+                "driver ms",
+                "% time",
+                "ns/event",
+                "min/live",
+                "outcome"},
+               with_min);
+  for (const ReplayRun& run : report.runs) {
+    text += line(row_of(report, run), with_min);
+  }
+  for (const ReplayRun& run : report.runs) {
+    text += oom_lines(run);
+  }
+  return text + "\n";
+}
+
+std::string legend(const std::vector<TraceReport>& reports) {
+  bool with_min = false;
+  bool models = false;
+  for (const TraceReport& report : reports) {
+    with_min = with_min || !report.min_capacity.empty();
+    models = models || std::any_of(report.runs.begin(),
+                                   report.runs.end(),
+                                   [](const ReplayRun& run) { return run.is_model; });
+  }
+  std::string text =
+      "Lower is better in every column. peak reserved: most memory held from the driver;\n"
+      "res./live: that over what the job itself had live at its peak (1.000 = not a byte lost);\n"
+      "driver ms, % time: time in driver calls, and as a share of the recorded job;\n"
+      "ns/event: host CPU time of one allocation or free.";
+  if (with_min) {
+    text += "\nmin/live: smallest device on which the job completes, over peak live.";
+  }
+  if (models) {
+    text += "\ntorch-* are models of PyTorch 2.11's policies, within 1 % of it on recorded jobs.";
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+std::string readable_bytes(Bytes bytes) {
+  constexpr std::array<std::string_view, 4> kUnits = {"KiB", "MiB", "GiB", "TiB"};
+  if (bytes < kKiB) {
+    return fmt::format("{} B", bytes.count());
+  }
+  double value = static_cast<double>(bytes.count()) / 1024.0;
+  std::size_t unit = 0;
+  while (value >= 1024.0 && unit + 1 < kUnits.size()) {
+    value /= 1024.0;
+    ++unit;
+  }
+  return fmt::format("{:.2f} {}", value, kUnits[unit]);
+}
+
+std::string replay_table(const std::vector<TraceReport>& reports) {
+  std::string text;
+  for (const TraceReport& report : reports) {
+    text += trace_part(report);
+  }
+  return text + legend(reports);
+}
+
+}  // namespace nofrag

@@ -1,0 +1,134 @@
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/device_target.h"
+#include "cli/progress.h"
+#include "cli/replay/capacity.h"
+#include "cli/replay/replay_report.h"
+#include "cli/replay/replay_session.h"
+#include "config/parser.h"
+
+namespace nofrag {
+namespace {
+
+constexpr double kLongestLag = 1e9;
+
+std::vector<std::string> parse_allocators(std::string_view list) {
+  std::vector<std::string> names;
+  while (!list.empty()) {
+    const std::size_t end = std::min(list.find(','), list.size());
+    const std::string_view name = list.substr(0, end);
+    list.remove_prefix(std::min(end + 1, list.size()));
+    if (name.empty()) {
+      continue;
+    }
+    const std::vector<std::string_view>& known = replay_allocators();
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      throw UsageError("--allocator: " + unknown_name("allocator", name, known));
+    }
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      names.emplace_back(name);
+    }
+  }
+  if (names.empty()) {
+    throw UsageError(fmt::format("--allocator: names no allocator. Known: {}",
+                                 fmt::join(replay_allocators(), ", ")));
+  }
+  return names;
+}
+
+Options parse_conf(const std::string& text) {
+  Options options;
+  std::vector<std::string> problems;
+  if (!parse_options(text, &options, &problems)) {
+    throw UsageError("--conf: " + fmt::format("{}", fmt::join(problems, "; ")));
+  }
+  return options;
+}
+
+// Everything that the command line can get wrong is found before the first trace is read.
+struct Plan {
+  explicit Plan(const ReplayArguments& arguments)
+      : allocators(parse_allocators(arguments.allocators)),
+        format(parse_trace_format(arguments.format, "--format")),
+        target(DeviceTarget::parse(arguments.device)) {
+    settings.options = parse_conf(arguments.conf);
+    settings.stream_lag_us = arguments.stream_lag_us;
+    if (!(arguments.stream_lag_us >= 0 && arguments.stream_lag_us <= kLongestLag)) {
+      throw UsageError("--stream-lag: expected microseconds from 0 to 1e9");
+    }
+    if (!arguments.capacity.empty()) {
+      capacity = Capacity::parse(arguments.capacity);
+    }
+  }
+
+  std::vector<std::string> allocators;
+  TraceFormat format;
+  DeviceTarget target;
+  ReplaySettings settings;
+  std::optional<Capacity> capacity;
+};
+
+std::string short_name(const std::string& path) {
+  return path == "-" ? "standard input" : std::filesystem::path(path).filename().string();
+}
+
+TraceReport replay_one(const std::string& path,
+                       const Plan& plan,
+                       bool with_min_capacity,
+                       Progress& progress) {
+  const Trace trace = load_or_throw(path, plan.format);
+  TraceReport report;
+  report.trace = summarize(path, trace);
+  ReplaySession session(trace, plan.target, plan.settings);
+  std::optional<Bytes> capacity;
+  if (plan.capacity) {
+    capacity = plan.capacity->resolve(trace.peak_live, session.granule());
+  }
+  const auto update = [&](std::uint64_t done) { progress.update(done); };
+  for (const std::string& allocator : plan.allocators) {
+    progress.begin(fmt::format("{}: {}", short_name(path), allocator), trace.events.size());
+    report.runs.push_back(session.run(allocator, capacity, update));
+    if (with_min_capacity) {
+      progress.begin(
+          fmt::format("{}: {}, smallest capacity, this try", short_name(path), allocator),
+          trace.events.size());
+      report.min_capacity.push_back(
+          {allocator,
+           session.min_capacity(allocator, capacity ? nullptr : &report.runs.back(), update)});
+    }
+  }
+  progress.clear();
+  for (const std::string& note : session.notes()) {
+    fmt::print(stderr, "nofrag: note: {}\n", note);
+  }
+  return report;
+}
+
+}  // namespace
+
+ExitCode run_replay(const ReplayArguments& arguments) {
+  const Plan plan(arguments);
+  Progress progress(!arguments.quiet);
+  std::vector<TraceReport> reports;
+  for (const std::string& path : arguments.traces) {
+    reports.push_back(replay_one(path, plan, arguments.min_capacity, progress));
+  }
+  if (!arguments.json.empty()) {
+    write_output(arguments.json, replay_json(reports).dump(1) + "\n");
+  }
+  if (!arguments.quiet && arguments.json != "-") {
+    write_output("-", replay_table(reports));
+  }
+  const bool all_completed = std::all_of(reports.begin(), reports.end(), [](const TraceReport& r) {
+    return std::all_of(
+        r.runs.begin(), r.runs.end(), [](const ReplayRun& run) { return run.completed; });
+  });
+  return all_completed ? ExitCode::kOk : ExitCode::kOutOfMemory;
+}
+
+}  // namespace nofrag
