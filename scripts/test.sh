@@ -74,23 +74,37 @@ lane_headers() {
   build release header_check
 }
 
+run_fuzzer() { # PROGRAM
+  local name log inputs
+  name="$(basename "$1")"
+  log="$logs/$name.log"
+  # New inputs land in build/; the committed seeds are only read.
+  mkdir -p "build/fuzz/$name/corpus"
+  inputs=("build/fuzz/$name/corpus")
+  if [ -d "tests/fuzz/corpus/$name" ]; then
+    inputs+=("tests/fuzz/corpus/$name")
+  fi
+  if ! "$1" -max_total_time="$FUZZ_SECONDS" -print_final_stats=1 -timeout=10 \
+    -artifact_prefix="build/fuzz/$name/" "${inputs[@]}" > "$log" 2>&1; then
+    tail -n 60 "$log"
+    echo "$name: FAILED; the input is in build/fuzz/$name/"
+    return 1
+  fi
+  echo "$name: $(sed -n 's/^stat::number_of_executed_units: //p' "$log") inputs in $FUZZ_SECONDS s, nothing found"
+}
+
 lane_clang() {
   build clang
   run_ctest clang -L fast
-  local fuzzers target name
+  local fuzzers
   mapfile -t fuzzers < <(find build/clang/bin -name '*_fuzz' -type f | sort)
   if [ "${#fuzzers[@]}" -eq 0 ]; then
     echo "no fuzzers were built"
     return 1
   fi
-  for target in "${fuzzers[@]}"; do
-    name="$(basename "$target")"
-    mkdir -p "build/fuzz/$name/corpus" "tests/fuzz/corpus/$name"
-    printf -- '--- %s for %s s\n' "$name" "$FUZZ_SECONDS"
-    # New inputs land in build/, the committed seeds are only read.
-    "$target" -max_total_time="$FUZZ_SECONDS" -print_final_stats=1 -verbosity=0 -timeout=10 \
-      -artifact_prefix="build/fuzz/$name/" "build/fuzz/$name/corpus" "tests/fuzz/corpus/$name"
-  done
+  export -f run_fuzzer
+  export FUZZ_SECONDS logs
+  printf '%s\0' "${fuzzers[@]}" | xargs -0 -P "$JOBS" -n 1 bash -c 'run_fuzzer "$1"' bash
 }
 
 lane_asan() {

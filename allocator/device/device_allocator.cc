@@ -11,13 +11,6 @@ using Lock = std::unique_lock<RankedMutex>;
 
 constexpr Bytes kLargestRequest{std::uint64_t{1} << 60};
 
-Bytes limit_of(const Options& options, const DeviceInfo& info) {
-  const auto share = Bytes(static_cast<std::uint64_t>(
-      static_cast<double>(info.total_memory.count()) * options.memory_fraction));
-  const Bytes fraction_limit = options.memory_fraction < 1.0 ? share : kNoLimit;
-  return std::min(options.limit, fraction_limit);
-}
-
 }  // namespace
 
 DeviceAllocator::Impl::Impl(Driver& device_driver,
@@ -33,10 +26,12 @@ DeviceAllocator::Impl::Impl(Driver& device_driver,
       streams(driver, device),
       physical(driver, device, info.granularity),
       space(driver, info.total_memory, virtual_memory ? info.granularity : kMiB),
-      context(streams, virtual_memory ? info.granularity : kMiB) {
+      context(streams, virtual_memory ? info.granularity : kMiB),
+      byte_limit(opts.limit),
+      memory_fraction(opts.memory_fraction) {
   default_pool =
       &pools.try_emplace(PoolKey{}, PoolKey{}, context, RangeHeap::Sharing::kShared).first->second;
-  physical.set_limit(limit_of(options, info));
+  physical.set_limit(effective_limit());
 }
 
 // Only tests and programs that recreate an allocator come here; a process that ends does not.
@@ -306,19 +301,34 @@ Status DeviceAllocator::retire_stream(StreamId stream) {
   return s.streams.retire(stream);
 }
 
-void DeviceAllocator::set_limit(Bytes limit) {
-  Impl& s = *impl_;
-  const Lock lock(s.mutex);
-  s.physical.set_limit(limit);
-  if (s.physical.reserved() > limit) {
-    s.trim_locked(limit);
+Bytes DeviceAllocator::Impl::effective_limit() const {
+  if (memory_fraction >= 1.0) {
+    return byte_limit;
+  }
+  const double share = static_cast<double>(info.total_memory.count()) * memory_fraction;
+  return std::min(byte_limit, Bytes(static_cast<std::uint64_t>(share)));
+}
+
+void DeviceAllocator::Impl::apply_limits() {
+  const Bytes limit = effective_limit();
+  physical.set_limit(limit);
+  if (physical.reserved() > limit) {
+    trim_locked(limit);
   }
 }
 
+void DeviceAllocator::set_limit(Bytes limit) {
+  Impl& s = *impl_;
+  const Lock lock(s.mutex);
+  s.byte_limit = limit;
+  s.apply_limits();
+}
+
 void DeviceAllocator::set_memory_fraction(double fraction) {
-  Options options = impl_->options;
-  options.memory_fraction = std::clamp(fraction, 0.0, 1.0);
-  set_limit(limit_of(options, impl_->info));
+  Impl& s = *impl_;
+  const Lock lock(s.mutex);
+  s.memory_fraction = std::clamp(fraction, 0.0, 1.0);
+  s.apply_limits();
 }
 
 Bytes DeviceAllocator::trim(Bytes keep) {

@@ -107,6 +107,9 @@ class DeviceAllocator::Impl {
   [[nodiscard]] DeviceStats stats_locked() const;
   void note_failure(Bytes requested, StreamId stream, Error error);
   void check_locked() const;
+  [[nodiscard]] Bytes effective_limit() const;
+  // Trims what the lower limit no longer allows.
+  void apply_limits();
 
   void emit(
       EventKind kind, VirtAddr address, Bytes size, StreamId stream, std::uint32_t detail = 0) {
@@ -136,6 +139,9 @@ class DeviceAllocator::Impl {
   std::vector<std::vector<StreamUse*>> waiting;
   // Plain backend: frees put off while a pool is being filled (a capture may be under way).
   std::vector<Block*> deferred_plain;
+
+  Bytes byte_limit;  // the two limits as they were last set; the lower holds
+  double memory_fraction;
 
   Bytes requested_bytes;
   Bytes live_bytes;

@@ -46,20 +46,20 @@ extern "C" {
 /* Values never change their meaning; new ones are added at the end. */
 typedef enum nofrag_status {
   NOFRAG_OK = 0,
-  NOFRAG_OUT_OF_MEMORY = 1,       /* the device has no memory left for this request */
-  NOFRAG_LIMIT = 2,               /* a limit set here refused it (nofrag_set_limit, options) */
-  NOFRAG_INVALID_ARGUMENT = 3,    /* no such device or pool, null pointer, bad struct_size, ... */
-  NOFRAG_UNKNOWN_POINTER = 4,     /* not a live block of nofrag: foreign, or freed already */
-  NOFRAG_NOT_SUPPORTED = 5,       /* this driver, device or library version cannot do it */
-  NOFRAG_NOT_READY = 6,           /* asked-for work is still running */
-  NOFRAG_NOT_INITIALIZED = 7,     /* the driver could not be opened */
-  NOFRAG_DRIVER_FAILURE = 8,      /* the driver failed otherwise; the message has its number */
-  NOFRAG_CAPTURING = 9,           /* not allowed while the stream is being captured */
+  NOFRAG_OUT_OF_MEMORY = 1,        /* the device has no memory left for this request */
+  NOFRAG_LIMIT = 2,                /* a limit set here refused it (nofrag_set_limit, options) */
+  NOFRAG_INVALID_ARGUMENT = 3,     /* no such device or pool, null pointer, bad struct_size, ... */
+  NOFRAG_UNKNOWN_POINTER = 4,      /* not a live block of nofrag: foreign, or freed already */
+  NOFRAG_NOT_SUPPORTED = 5,        /* this driver, device or library version cannot do it */
+  NOFRAG_NOT_READY = 6,            /* asked-for work is still running */
+  NOFRAG_NOT_INITIALIZED = 7,      /* the driver could not be opened */
+  NOFRAG_DRIVER_FAILURE = 8,       /* the driver failed otherwise; the message has its number */
+  NOFRAG_CAPTURING = 9,            /* not allowed while the stream is being captured */
   NOFRAG_ALREADY_INITIALIZED = 10, /* nofrag_init came after first use, or twice */
-  NOFRAG_BAD_CONFIG = 11,         /* an unknown option or a bad value; the message names it */
-  NOFRAG_FORKED = 12,             /* child of a process that used nofrag */
-  NOFRAG_EXITING = 13,            /* the process is running its exit handlers */
-  NOFRAG_BUFFER_TOO_SMALL = 14    /* the text was cut; *needed says how much room it takes */
+  NOFRAG_BAD_CONFIG = 11,          /* an unknown option or a bad value; the message names it */
+  NOFRAG_FORKED = 12,              /* child of a process that used nofrag */
+  NOFRAG_EXITING = 13,             /* the process is running its exit handlers */
+  NOFRAG_BUFFER_TOO_SMALL = 14     /* the text was cut; *needed says how much room it takes */
 } nofrag_status;
 
 /* "out of memory", ... Static; never NULL. */
@@ -79,12 +79,16 @@ NOFRAG_API const char* nofrag_version(void) NOFRAG_NOEXCEPT;
 typedef struct nofrag_config {
   uint32_t struct_size;
   uint32_t version;
-  const char* conf; /* options as in NOFRAG_CONF, stronger than the environment; NULL = none */
+  const char* conf;     /* options as in NOFRAG_CONF, stronger than the environment; NULL = none */
   uint64_t reserved[6]; /* zero */
 } nofrag_config;
 #define NOFRAG_CONFIG_VERSION 1u
-#define NOFRAG_CONFIG_INIT \
-  { (uint32_t)sizeof(nofrag_config), NOFRAG_CONFIG_VERSION, NULL, {0, 0, 0, 0, 0, 0} }
+#define NOFRAG_CONFIG_INIT                                          \
+  {                                                                 \
+    (uint32_t)sizeof(nofrag_config), NOFRAG_CONFIG_VERSION, NULL, { \
+      0, 0, 0, 0, 0, 0                                              \
+    }                                                               \
+  }
 
 /* Opens the driver. config may be NULL. Nothing of *config is kept.
  * NOFRAG_ALREADY_INITIALIZED after first use or an earlier successful init (nothing changes);
@@ -93,8 +97,9 @@ typedef struct nofrag_config {
 NOFRAG_API nofrag_status nofrag_init(const nofrag_config* config) NOFRAG_NOEXCEPT;
 
 /* "cuda" or "sim:h100-80g"; see nofrag_stats_text for the buffer rule. */
-NOFRAG_API nofrag_status nofrag_driver_name(char* buffer, size_t capacity, size_t* needed)
-    NOFRAG_NOEXCEPT;
+NOFRAG_API nofrag_status nofrag_driver_name(char* buffer,
+                                            size_t capacity,
+                                            size_t* needed) NOFRAG_NOEXCEPT;
 NOFRAG_API nofrag_status nofrag_device_count(int* count) NOFRAG_NOEXCEPT;
 
 /* ---- Blocks ---- */
@@ -116,11 +121,11 @@ NOFRAG_API nofrag_status nofrag_record_stream(void* address, void* stream) NOFRA
 typedef struct nofrag_block_info {
   uint32_t struct_size;
   uint32_t version;
-  void* address;            /* first byte of the block */
-  uint64_t size;            /* its size, rounded up to 512 bytes */
-  uint64_t requested_size;  /* what was asked for */
-  void* stream;             /* the stream it was allocated on */
-  uint64_t pool_first;      /* its pool; 0, 0 is the default pool */
+  void* address;           /* first byte of the block */
+  uint64_t size;           /* its size, rounded up to 512 bytes */
+  uint64_t requested_size; /* what was asked for */
+  void* stream;            /* the stream it was allocated on */
+  uint64_t pool_first;     /* its pool; 0, 0 is the default pool */
   uint64_t pool_second;
   int32_t device;
   uint32_t reserved32;
@@ -168,8 +173,9 @@ NOFRAG_API nofrag_status nofrag_set_limit(int device, uint64_t bytes) NOFRAG_NOE
 NOFRAG_API nofrag_status nofrag_set_memory_fraction(int device, double fraction) NOFRAG_NOEXCEPT;
 /* Gives idle memory back to the driver until at most `keep` bytes are held. *given_back, if not
  * NULL, gets the bytes. Waits for work that still uses them. */
-NOFRAG_API nofrag_status nofrag_trim(int device, uint64_t keep, uint64_t* given_back)
-    NOFRAG_NOEXCEPT;
+NOFRAG_API nofrag_status nofrag_trim(int device,
+                                     uint64_t keep,
+                                     uint64_t* given_back) NOFRAG_NOEXCEPT;
 
 /* ---- Statistics ---- */
 
@@ -182,10 +188,12 @@ NOFRAG_API nofrag_status nofrag_reset_peaks(int device) NOFRAG_NOEXCEPT;
  * to capacity: then the answer is NOFRAG_BUFFER_TOO_SMALL. *needed, if not NULL, gets the size of
  * the whole text with its zero byte. capacity 0 with buffer NULL asks for that size alone. Numbers
  * may grow between two calls: leave some room. */
-NOFRAG_API nofrag_status nofrag_stats_text(char* buffer, size_t capacity, size_t* needed)
-    NOFRAG_NOEXCEPT;
-NOFRAG_API nofrag_status nofrag_stats_json(char* buffer, size_t capacity, size_t* needed)
-    NOFRAG_NOEXCEPT;
+NOFRAG_API nofrag_status nofrag_stats_text(char* buffer,
+                                           size_t capacity,
+                                           size_t* needed) NOFRAG_NOEXCEPT;
+NOFRAG_API nofrag_status nofrag_stats_json(char* buffer,
+                                           size_t capacity,
+                                           size_t* needed) NOFRAG_NOEXCEPT;
 
 /* ---- Out of memory ---- */
 
@@ -193,12 +201,12 @@ typedef struct nofrag_oom_report {
   uint32_t struct_size;
   uint32_t version;
   int32_t device;
-  int32_t limit_reached;       /* 1: a limit set here refused it; 0: the driver did */
+  int32_t limit_reached; /* 1: a limit set here refused it; 0: the driver did */
   void* stream;
-  uint64_t requested_bytes;    /* 0: nothing has failed on this device yet */
-  uint64_t driver_free_bytes;  /* free on the device by the driver's own count; 0 = unknown */
+  uint64_t requested_bytes;   /* 0: nothing has failed on this device yet */
+  uint64_t driver_free_bytes; /* free on the device by the driver's own count; 0 = unknown */
   uint64_t driver_total_bytes;
-  uint64_t live_bytes;         /* this and the following: see stats.h; taken at the failure */
+  uint64_t live_bytes; /* this and the following: see stats.h; taken at the failure */
   uint64_t pending_bytes;
   uint64_t reserved_bytes;
   uint64_t limit_bytes;
@@ -210,8 +218,8 @@ typedef struct nofrag_oom_report {
 #define NOFRAG_OOM_REPORT_VERSION 1u
 
 /* The last allocation that failed on `device`. The caller fills report->struct_size. */
-NOFRAG_API nofrag_status nofrag_get_oom_report(int device, nofrag_oom_report* report)
-    NOFRAG_NOEXCEPT;
+NOFRAG_API nofrag_status nofrag_get_oom_report(int device,
+                                               nofrag_oom_report* report) NOFRAG_NOEXCEPT;
 /* The same as a sentence; empty if none failed. Buffer rule: nofrag_stats_text. */
 NOFRAG_API nofrag_status nofrag_oom_message(int device,
                                             char* buffer,
@@ -228,12 +236,12 @@ typedef int (*nofrag_pressure_callback)(int device, uint64_t needed_bytes, void*
 /* For all devices. Each (callback, user) pair is held once: adding it again is NOFRAG_OK and changes
  * nothing. Up to 32 of each kind; NOFRAG_NOT_SUPPORTED beyond. Removing one that is not there is
  * NOFRAG_INVALID_ARGUMENT; one that another thread is inside may still finish after its removal. */
-NOFRAG_API nofrag_status nofrag_add_oom_callback(nofrag_oom_callback callback, void* user)
-    NOFRAG_NOEXCEPT;
-NOFRAG_API nofrag_status nofrag_remove_oom_callback(nofrag_oom_callback callback, void* user)
-    NOFRAG_NOEXCEPT;
-NOFRAG_API nofrag_status nofrag_add_pressure_callback(nofrag_pressure_callback callback, void* user)
-    NOFRAG_NOEXCEPT;
+NOFRAG_API nofrag_status nofrag_add_oom_callback(nofrag_oom_callback callback,
+                                                 void* user) NOFRAG_NOEXCEPT;
+NOFRAG_API nofrag_status nofrag_remove_oom_callback(nofrag_oom_callback callback,
+                                                    void* user) NOFRAG_NOEXCEPT;
+NOFRAG_API nofrag_status nofrag_add_pressure_callback(nofrag_pressure_callback callback,
+                                                      void* user) NOFRAG_NOEXCEPT;
 NOFRAG_API nofrag_status nofrag_remove_pressure_callback(nofrag_pressure_callback callback,
                                                          void* user) NOFRAG_NOEXCEPT;
 

@@ -35,15 +35,15 @@ typedef struct nofrag_device_stats {
   uint64_t peak_allocated_bytes;
   uint64_t peak_reserved_bytes;
   uint64_t live_blocks;
-  uint64_t allocations;        /* successful ones */
+  uint64_t allocations; /* successful ones */
   uint64_t frees;
-  uint64_t failed_allocations; /* out of memory, by the driver or by a limit */
-  uint64_t pools;              /* the default pool counts */
-  uint64_t rung_own_free;      /* requests served at each rung of the out-of-memory ladder: */
-  uint64_t rung_own_mappable;  /*   own free memory, own idle memory moved, */
-  uint64_t rung_grow;          /*   new memory from the driver, */
-  uint64_t rung_other_pools;   /*   idle memory of other streams and pools, */
-  uint64_t rung_device_wait;   /*   memory of other streams after a wait on the device, */
+  uint64_t failed_allocations;      /* out of memory, by the driver or by a limit */
+  uint64_t pools;                   /* the default pool counts */
+  uint64_t rung_own_free;           /* requests served at each rung of the out-of-memory ladder: */
+  uint64_t rung_own_mappable;       /*   own free memory, own idle memory moved, */
+  uint64_t rung_grow;               /*   new memory from the driver, */
+  uint64_t rung_other_pools;        /*   idle memory of other streams and pools, */
+  uint64_t rung_device_wait;        /*   memory of other streams after a wait on the device, */
   uint64_t rung_pressure_callbacks; /* memory that callbacks gave back */
 
   uint64_t reserved[8]; /* zero; later versions put new fields here */

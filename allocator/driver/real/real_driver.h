@@ -12,9 +12,9 @@
 // RDMA: with options.rdma, the first create() on a device tries one granule with the flag through
 // to set_access (some systems refuse only there); what it learnt is in device_info().rdma_in_use.
 // Threads: any. Failure: strong; Error::driver_code is the CUresult. Errors from earlier kernels
-// can come back from any call (kDriverFailure), as CUDA has it. Cost: the call's own and about
-// 0.1 us (two clock reads, context and capture-mode look-ups; stream_is_capturing is not timed).
-// Decision: docs/decisions/0001-driver-seam.md
+// can come back from any call (kDriverFailure), as CUDA has it. Cost: the call's own and
+// 0.1 to 0.2 us (two clock reads, context and capture-mode look-ups; stream_is_capturing is not
+// timed). Decision: docs/decisions/0001-driver-seam.md
 #pragma once
 
 #include <atomic>

@@ -125,5 +125,17 @@ TEST_F(ApiTest, MemoryFraction) {
   EXPECT_EQ(nofrag_free(block), NOFRAG_OK);
 }
 
+TEST_F(ApiTest, LowerOfBothLimitsHoldsInAnyOrder) {
+  ASSERT_EQ(nofrag_set_limit(0, kTestGiB), NOFRAG_OK);
+  ASSERT_EQ(nofrag_set_memory_fraction(0, 0.5), NOFRAG_OK);
+  EXPECT_EQ(device_stats().limit_bytes, kTestGiB);
+  ASSERT_EQ(nofrag_set_limit(0, UINT64_MAX), NOFRAG_OK);
+  const std::uint64_t half = device_stats().limit_bytes;
+  EXPECT_GT(half, 30 * kTestGiB);
+  EXPECT_LT(half, 40 * kTestGiB);
+  ASSERT_EQ(nofrag_set_memory_fraction(0, 1.0), NOFRAG_OK);
+  EXPECT_EQ(device_stats().limit_bytes, UINT64_MAX);
+}
+
 }  // namespace
 }  // namespace nofrag

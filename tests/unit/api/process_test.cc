@@ -1,4 +1,6 @@
 #include <cstdio>
+#include <fstream>
+#include <sstream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -117,10 +119,31 @@ TEST(Start, SixteenThreadsAtOnce) {
   EXPECT_TRUE(outcome.says("served: 16, live: 16\n")) << outcome.output;
 }
 
-TEST(Start, PlainFallbackIsSaidOnce) {
-  const Outcome outcome = probe("NOFRAG_CONF=driver:sim:h100-80g,backend:plain", "init");
-  EXPECT_TRUE(outcome.says("malloc: ok\n")) << outcome.output;
-  EXPECT_FALSE(outcome.says("falling back")) << "plain was asked for: " << outcome.output;
+TEST(Start, PlainFallbackIsSaid) {
+  // The built-in device without its virtual memory.
+  std::ifstream file(NOFRAG_SOURCE_DIR "/sim/h100-80g.json");
+  std::ostringstream text;
+  text << file.rdbuf();
+  std::string device = text.str();
+  const std::string able = "\"virtual_memory\": true";
+  ASSERT_NE(device.find(able), std::string::npos);
+  device.replace(device.find(able), able.size(), "\"virtual_memory\": false");
+  const std::string path = testing::TempDir() + "nofrag_plain_device.json";
+  std::ofstream(path) << device;
+
+  const std::string said = "has no virtual memory management: falling back";
+  const Outcome fallback = probe("NOFRAG_CONF=driver:sim:" + path, "init");
+  EXPECT_TRUE(fallback.says("malloc: ok\n")) << fallback.output;
+  EXPECT_TRUE(fallback.says(said)) << fallback.output;
+  EXPECT_EQ(fallback.output.find(said), fallback.output.rfind(said)) << fallback.output;
+
+  const Outcome demanded = probe("NOFRAG_CONF=backend:vmm,driver:sim:" + path, "init");
+  EXPECT_TRUE(demanded.says("malloc: not supported: device 0 could not be used"))
+      << demanded.output;
+
+  const Outcome asked = probe("NOFRAG_CONF=backend:plain,driver:sim:h100-80g", "init");
+  EXPECT_TRUE(asked.says("malloc: ok\n")) << asked.output;
+  EXPECT_FALSE(asked.says("falling back")) << asked.output;
 }
 
 TEST(Fork, ChildIsInertAndParentGoesOn) {
