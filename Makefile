@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
-DEMO_TRACES ?= bench/traces/gpt_varlen.csv.gz bench/traces/multistream8.csv.gz
+DEMO_TRACES ?= bench/traces/gpt_varlen.nofrag bench/traces/multistream8.nofrag
 DEMO_DEVICE ?= sim:h100-80g
 export JOBS FUZZ_SECONDS
 

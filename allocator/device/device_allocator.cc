@@ -243,12 +243,30 @@ Status DeviceAllocator::begin_allocate_to_pool(PoolKey pool, StreamFilter filter
   }
   Impl& s = *impl_;
   const Lock lock(s.mutex);
+  s.settle_or_set_aside(pool);
   Pool& target =
       s.pools.try_emplace(pool, pool, s.context, RangeHeap::Sharing::kPrivate).first->second;
   ++target.use_count;
   target.settled = false;
   s.routes.push_back({pool, std::move(filter)});
   return {};
+}
+
+// A released pool's free memory may still be written by graph replays that run. Before it is filled
+// again the device is waited for. Where that cannot be done (another pool is being filled, perhaps by
+// a capture) the old one is set aside under a name that no caller uses, to be settled later.
+void DeviceAllocator::Impl::settle_or_set_aside(PoolKey key) {
+  const auto found = pools.find(key);
+  if (found == pools.end() || found->second.use_count > 0) {
+    return;
+  }
+  settle_released_pools();
+  if (found->second.settled) {
+    return;
+  }
+  auto node = pools.extract(found);
+  node.key() = PoolKey{UINT64_MAX, ++pools_set_aside};
+  pools.insert(std::move(node));
 }
 
 Status DeviceAllocator::end_allocate_to_pool(PoolKey pool) {

@@ -67,6 +67,7 @@ class DeviceAllocator::Impl {
 
   // device_allocator.cc
   void note_allocated(Block* block, Pool& pool);
+  void settle_or_set_aside(PoolKey key);
 
   // backing.cc
   struct Obtained {
@@ -131,6 +132,7 @@ class DeviceAllocator::Impl {
   HeapContext context;
   std::map<PoolKey, Pool> pools;  // nodes never move
   Pool* default_pool = nullptr;
+  std::uint64_t pools_set_aside = 0;
   std::vector<Route> routes;  // innermost last
   AddressMap<Block> blocks;   // live blocks by address
   // Pending uses by clock index, oldest first.

@@ -8,26 +8,36 @@
 namespace nofrag {
 namespace {
 
-// Freed bytes after which a marker pays (0.26 us for the capture query and the record): 1/256 of
-// the peak keeps a full turnover of memory at 256 markers. Several streams wait for one another's
-// memory, so there markers come early.
-constexpr std::uint64_t kMarksPerTurnover = 256;
-constexpr Bytes kMarkBytesOneStream = 32 * kMiB;
-constexpr Bytes kMarkBytesSeveral = kMiB;
+// Freed bytes after which a marker pays. On a busy GPU a record and its capture query cost about 3 us,
+// a query 2.7 (bench/results): 16 markers for each turnover of the peak tell closely enough how far
+// the GPU has come. Several streams wait for one another's memory, so there markers come early.
+constexpr std::uint64_t kMarksPerTurnover = 16;
+constexpr Bytes kMarkBytesOneStream = 64 * kMiB;
+constexpr Bytes kMarkBytesSeveral = 16 * kMiB;
+// And not more often than every few frees, unless they are huge: a loop that frees one large block
+// over and over has nothing to learn from a marker each.
+constexpr std::uint32_t kFewestFreesOneStream = 8;
+constexpr Bytes kAlwaysWorthIt = kGiB;
+// Markers are asked about when somebody needs memory. If nobody ever does, this many may wait.
+constexpr std::size_t kUnaskedMarkers = 256;
 
 }  // namespace
 
 void DeviceAllocator::Impl::maybe_mark(StreamClock& clock, Bytes freed) {
   clock.freed_since_marker += freed;
-  const Bytes enough = streams.several() ? kMarkBytesSeveral
-                                         : std::max(kMarkBytesOneStream,
-                                                    Bytes(peak_live.count() / kMarksPerTurnover));
-  if (clock.freed_since_marker < enough || filling_pool() || clock.retired) {
+  ++clock.frees_since_marker;
+  const bool several = streams.several();
+  const Bytes enough =
+      several ? kMarkBytesSeveral
+              : std::max(kMarkBytesOneStream, Bytes(peak_live.count() / kMarksPerTurnover));
+  const bool often = !several && clock.frees_since_marker < kFewestFreesOneStream &&
+                     clock.freed_since_marker < kAlwaysWorthIt;
+  if (clock.freed_since_marker < enough || often || filling_pool() || clock.retired) {
     return;
   }
   // A refused marker (a capture) is asked for again at the next free; nothing relies on it until
   // then.
-  if (streams.mark(clock).ok()) {
+  if (streams.mark(clock).ok() && clock.markers.size() > kUnaskedMarkers) {
     streams.poll(clock);
   }
 }

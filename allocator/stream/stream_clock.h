@@ -33,6 +33,7 @@ struct StreamClock {
   // Bytes freed on this stream since the last marker: when enough have gathered a marker is worth
   // its price, so that memory is already known to be safe when somebody needs it.
   Bytes freed_since_marker;
+  std::uint32_t frees_since_marker = 0;
   // The thread a per-thread default stream belongs to: only it can record markers there. 0 = any.
   std::uint64_t owner_thread = 0;
   // The stream is gone (retire): its last marker covers all its work, no more can be recorded.

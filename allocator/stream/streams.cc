@@ -80,6 +80,7 @@ Status Streams::mark(StreamClock& clock) {
   clock.markers.push_back(event.value());
   ++clock.issued;
   clock.freed_since_marker = Bytes(0);
+  clock.frees_since_marker = 0;
   return {};
 }
 
@@ -190,6 +191,7 @@ void Streams::all_done() {
     ++clock->issued;
     ++clock->completed;
     clock->freed_since_marker = Bytes(0);
+    clock->frees_since_marker = 0;
   }
 }
 

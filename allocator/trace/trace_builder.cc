@@ -134,7 +134,7 @@ bool TraceBuilder::add_free(std::uint64_t time_us,
   }
   const std::uint32_t block = slot->block_plus_one - 1;
   const std::uint64_t allocated = trace_.events[allocated_at_[block]].size;
-  if (size != allocated) {
+  if (size != allocated && size != 0) {
     return refuse(
         "a free of id " + std::to_string(id) + " with size " + std::to_string(size),
         "size " + std::to_string(allocated) + ", as allocated at " + place(allocated_at_[block]));

@@ -29,7 +29,7 @@ class TraceBuilder {
                                     std::uint64_t id,
                                     std::uint64_t size,
                                     std::uint64_t stream);
-  // A free that names its size must name that of the allocation.
+  // The size must be that of the allocation, or 0: recorders of frees often know only the address.
   [[nodiscard]] bool add_free(std::uint64_t time_us,
                               std::uint64_t id,
                               std::uint64_t size,

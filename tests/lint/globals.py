@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Looks for mutable global state in the layers' object files: only runtime and preload may have it.
 
-usage: globals.py [--root DIR] LIBRARY.a...   (libnofrag_<layer>.a, built without sanitizers)
+usage: globals.py [--root DIR] LAYER=LIBRARY.a...     (built without sanitizers)
 
 Reading the symbol tables misses nothing that reading sources would: namespace-scope variables,
 function-local statics, static members, thread_locals and inline variables all land in .data, .bss,
@@ -18,8 +18,8 @@ from source_tree import LayerTable
 
 SYMBOL = re.compile(r"^[0-9a-f]+ (?P<flags>.{7}) (?P<section>\S+)\s+[0-9a-f]+ (?:\.hidden )?(?P<name>.+)$")
 MEMBER = re.compile(r"^(\S+):\s+file format ")
-# Compiler-made objects that are not state of ours: the runtime's per-object start-up marks.
-NOT_OURS = re.compile(r"^(std::__ioinit|__dso_handle|DW\.ref\.\S+)$")
+# State of the libraries we use, which their headers put into our objects, and the compiler's marks.
+NOT_OURS = re.compile(r"^(CLI|fmt|nlohmann|std|__gnu_cxx)::|^(__dso_handle|DW\.ref\.\S+)$")
 
 
 def mutable_sections(section):
@@ -28,20 +28,11 @@ def mutable_sections(section):
     return section.startswith((".data", ".bss", ".tdata", ".tbss", "*COM*"))
 
 
-def layer_of(table, library):
-    """libnofrag_driver_sim.a belongs to the layer driver, libnofrag_torch_hooks.a to torch_plugin."""
-    name = library.stem.removeprefix("libnofrag_")
-    if name.startswith("torch"):
-        return "torch_plugin"
-    return max((layer for layer in table.may_include if name.startswith(layer)), key=len, default=name)
-
-
-def library_problems(table, library):
-    layer = layer_of(table, library)
+def library_problems(table, layer, library):
     if layer in table.settings["globals"]:
         return
     dump = subprocess.run(
-        ["objdump", "--syms", "--demangle", str(library)], check=True, capture_output=True, text=True
+        ["objdump", "--syms", "--demangle", library], check=True, capture_output=True, text=True
     ).stdout
     member = "?"
     for line in dump.splitlines():
@@ -69,10 +60,14 @@ def library_problems(table, library):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).parents[2])
-    parser.add_argument("libraries", nargs="+", type=pathlib.Path)
+    parser.add_argument("libraries", nargs="+", metavar="LAYER=LIBRARY")
     arguments = parser.parse_args()
     table = LayerTable(arguments.root / "tests/lint/layers.txt")
-    problems = [problem for library in arguments.libraries for problem in library_problems(table, library)]
+    problems = [
+        problem
+        for layer, _, library in (entry.partition("=") for entry in arguments.libraries)
+        for problem in library_problems(table, layer, library)
+    ]
     print("\n".join(problems + [f"globals: {len(arguments.libraries)} libraries, {len(problems)} problems"]))
     sys.exit(1 if problems else 0)
 

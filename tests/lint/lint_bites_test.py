@@ -164,15 +164,15 @@ class LintBites(unittest.TestCase):
                 self.plant("docs/planted.md", f"# A heading\n\n{text} and [good](#a-heading)\n")
                 self.expect_bite("docs.py", "docs/planted.md", 3, words)
 
-    def globals_of(self, library, code):
+    def globals_of(self, layer, code):
         source = self.tree / "planted.cc"
         source.write_text(code, encoding="utf-8")
         item = self.tree / "planted.cc.o"
-        archive = self.tree / library
+        archive = self.tree / "libplanted.a"
         subprocess.run([COMPILER, "-std=c++20", "-fPIC", "-O1", "-c", source, "-o", item], check=True)
         archive.unlink(missing_ok=True)
         subprocess.run(["ar", "rcs", archive, item], check=True)
-        return self.lint("globals.py", str(archive))
+        return self.lint("globals.py", f"{layer}={archive}")
 
     def test_mutable_globals(self):
         cases = {
@@ -184,15 +184,15 @@ class LintBites(unittest.TestCase):
         }
         for name, code in cases.items():
             with self.subTest(name):
-                status, output = self.globals_of("libnofrag_heap.a", code)
+                status, output = self.globals_of("heap", code)
                 self.assertEqual(status, 1, output)
                 self.assertIn("planted'", output)
-        status, output = self.globals_of("libnofrag_runtime.a", cases["namespace scope"])
+        status, output = self.globals_of("runtime", cases["namespace scope"])
         self.assertEqual(status, 0, output)
 
     def test_constants_are_not_mutable_globals(self):
         code = 'extern const char* const kNames[] = {"a"}; struct S { virtual ~S(); }; S::~S() = default;'
-        status, output = self.globals_of("libnofrag_heap.a", code)
+        status, output = self.globals_of("heap", code)
         self.assertEqual(status, 0, output)
 
 

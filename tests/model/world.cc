@@ -33,6 +33,9 @@ World::~World() = default;
 void World::fail(std::string what) {
   if (failure_.empty()) {
     failure_ = std::move(what);
+    if (driver_.violation_count() != 0) {
+      failure_ += "; " + driver_.violations().front();
+    }
   }
 }
 
@@ -143,7 +146,8 @@ void World::record_stream(Live& block, std::uint64_t stream) {
     const bool ordered =
         driver_.event_record(kDevice, event.value(), stream_id(block.stream)).ok() &&
         driver_.stream_wait(kDevice, stream_id(stream), event.value()).ok();
-    while (!driver_.event_destroy(kDevice, event.value()).ok()) {
+    if (!driver_.event_destroy(kDevice, event.value()).ok()) {
+      own_events_.push_back(event.value());
     }
     if (!ordered) {
       return;
@@ -350,7 +354,7 @@ void World::check_stats() {
   }
   expect(s.peak_reserved >= s.reserved && s.peak_live >= s.live, "a peak below its value");
   if (driver_.violation_count() != 0) {
-    fail("violation: " + driver_.violations().front());
+    fail("the driver reports a violation");
   }
 }
 
@@ -367,6 +371,9 @@ void World::finish() {
     return;
   }
   driver_.clear_faults();
+  for (const EventId event : own_events_) {
+    driver_.event_destroy(kDevice, event).ignore();
+  }
   check_all();
   for (std::uint64_t number = 0; number < pools_.size(); ++number) {
     if (pools_[number].state == PoolState::kFilling ||
@@ -396,7 +403,7 @@ void World::finish() {
   const SimulatedLeaks leaks = driver_.leaks();
   expect(leaks.none(), "something leaked");
   if (driver_.violation_count() != 0) {
-    fail("violation: " + driver_.violations().front());
+    fail("the driver reports a violation");
   }
 }
 

@@ -87,6 +87,7 @@ class World {
   std::map<std::uint64_t, std::uint64_t> extents_;  // live blocks: begin -> end
   std::vector<ModelPool> pools_;
   std::vector<bool> retired_;
+  std::vector<EventId> own_events_;  // of the program, whose destruction a fault refused
   Bytes live_bytes_;
   Bytes requested_bytes_;
   std::map<std::uint64_t, std::uint64_t> requested_;  // tag -> bytes asked for

@@ -66,8 +66,9 @@ Bytes Capacity::resolve(Bytes peak_live, Bytes granule) const {
   if (bytes_) {
     return *bytes_;
   }
-  const long double wanted = std::ceil(static_cast<long double>(times_live_) *
-                                       static_cast<long double>(peak_live.count()));
+  // 1.02 has no exact binary form: less than a thousandth of a byte too much is not a byte more.
+  const long double wanted = std::ceil(times_live_ * static_cast<long double>(peak_live.count()) -
+                                       static_cast<long double>(0.001));
   constexpr long double kMost = 9.0e18L;
   return round_up(Bytes(static_cast<std::uint64_t>(std::min(wanted, kMost))), granule);
 }

@@ -23,7 +23,7 @@ class Capacity {
 
  private:
   std::optional<Bytes> bytes_;
-  double times_live_ = 0;
+  long double times_live_ = 0;
 };
 
 struct CapacitySearch {

@@ -6,6 +6,7 @@
 #include "cli/peers/nofrag_adapter.h"
 #include "cli/replay/capacity.h"
 #include "cli/replay/torch_process.h"
+#include "driver/simulated/simulated_driver.h"
 
 namespace nofrag {
 namespace {
@@ -128,6 +129,9 @@ ReplayRun ReplaySession::run_here(std::string_view allocator,
       make_allocator(allocator, config, settings_.options);
   target.allocator = made.get();
   replay_trace(trace_, target, progress, &run);
+  if (session.simulated != nullptr && session.simulated->violation_count() > 0) {
+    run.fault = "the simulated driver found a misuse: " + session.simulated->violations().front();
+  }
   return run;
 }
 

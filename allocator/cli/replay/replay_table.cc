@@ -35,8 +35,8 @@ struct Row {
   std::string outcome;
 };
 
-constexpr std::string_view kRow = "  {:<17} {:>13} {:>9} {:>10} {:>7} {:>8} {:>8}  {}\n";
-constexpr std::string_view kRowWithout = "  {:<17} {:>13} {:>9} {:>10} {:>7} {:>8}  {}\n";
+constexpr std::string_view kRow = "  {:<16} {:>13} {:>9} {:>9} {:>6} {:>8} {:>8}  {}\n";
+constexpr std::string_view kRowWithout = "  {:<16} {:>13} {:>9} {:>9} {:>6} {:>8}  {}\n";
 
 std::string line(const Row& row, bool with_min) {
   return with_min ? fmt::format(kRow,
@@ -82,9 +82,8 @@ Row row_of(const TraceReport& report, const ReplayRun& run) {
           result.bytes ? fmt::format("{:.3f}", ratio_of(*result.bytes, trace.peak_live)) : "none";
     }
   }
-  row.outcome = run.completed
-                    ? "completed"
-                    : fmt::format("OUT OF MEMORY, event {}", grouped(run.oom ? run.oom->event : 0));
+  row.outcome = run.completed ? "completed"
+                              : fmt::format("OOM, event {}", grouped(run.oom ? run.oom->event : 0));
   return row;
 }
 

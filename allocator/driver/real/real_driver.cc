@@ -1,56 +1,17 @@
+// The calls of Driver. Opening and probing are in real_driver_open.cc.
 #include "driver/real/real_driver.h"
-
-#include <dlfcn.h>
 
 #include <chrono>
 #include <mutex>
 
 #include "driver/real/driver_api.h"
+#include "driver/real/driver_errors.h"
 
 namespace nofrag {
 namespace {
 
-constexpr int kOldestDriver = 10020;  // the first with the virtual-memory calls
-
-constexpr int kAnyDevice = -1;
-
-// By number, so that headers of every CUDA 12 know them.
-constexpr auto kAttributeVirtualMemory = static_cast<CUdevice_attribute>(102);
-constexpr auto kAttributeShareableFd = static_cast<CUdevice_attribute>(103);
-constexpr auto kAttributeCompression = static_cast<CUdevice_attribute>(107);
-constexpr auto kAttributeRdmaWithVmm = static_cast<CUdevice_attribute>(110);
-constexpr auto kAttributeFabric = static_cast<CUdevice_attribute>(128);
-constexpr auto kAttributeHostNumaVmm = static_cast<CUdevice_attribute>(141);
-
-Errc errc_of(int result) {
-  if (result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_CAPTURED_EVENT) {
-    return Errc::kCapturing;
-  }
-  switch (result) {
-    case CUDA_SUCCESS:
-      return Errc::kOk;
-    case CUDA_ERROR_OUT_OF_MEMORY:
-      return Errc::kOutOfMemory;
-    case CUDA_ERROR_INVALID_VALUE:
-    case CUDA_ERROR_INVALID_DEVICE:
-    case CUDA_ERROR_INVALID_HANDLE:
-      return Errc::kInvalidArgument;
-    case CUDA_ERROR_NOT_INITIALIZED:
-    case CUDA_ERROR_DEINITIALIZED:
-    case CUDA_ERROR_NO_DEVICE:
-      return Errc::kNotInitialized;
-    case CUDA_ERROR_NOT_SUPPORTED:
-      return Errc::kNotSupported;
-    case CUDA_ERROR_NOT_READY:
-      return Errc::kNotReady;
-    default:
-      return Errc::kDriverFailure;
-  }
-}
-
-Error error_of(int result) {
-  return {errc_of(result), result};
-}
+constexpr int kNoContext = -1;
+constexpr std::uint64_t kLastDefaultStream = 2;  // 0, 1, 2: the streams without a handle
 
 CUdeviceptr pointer(VirtAddr address) {
   return static_cast<CUdeviceptr>(address.value());
@@ -78,26 +39,22 @@ CUmemAccessDesc read_write(int ordinal) {
 
 // ---- what surrounds a call
 
-// Makes the right context current for one call. kAnyDevice: whatever is current will do, and the
-// device used last if nothing is (mappings and address space belong to no context).
+// Makes the right context current for one call. kNoContext: the call needs none (physical memory,
+// mappings and address space belong to the device; measured).
 class RealDriver::ContextScope {
  public:
   ContextScope(RealDriver& driver, int ordinal) : api_(*driver.api_) {
+    if (ordinal == kNoContext) {
+      return;
+    }
     CUcontext current = nullptr;
     CUdevice device = -1;
     result_ = api_.context_current(&current);
     if (result_ != CUDA_SUCCESS) {
       return;
     }
-    if (current != nullptr &&
-        (ordinal == kAnyDevice ||
-         (api_.context_device(&device) == CUDA_SUCCESS && device == ordinal))) {
+    if (current != nullptr && api_.context_device(&device) == CUDA_SUCCESS && device == ordinal) {
       return;
-    }
-    if (ordinal == kAnyDevice) {
-      ordinal = driver.last_device_.load(std::memory_order_relaxed);
-    } else {
-      driver.last_device_.store(ordinal, std::memory_order_relaxed);
     }
     void* primary = driver.primary_context(ordinal, &result_);
     if (primary != nullptr) {
@@ -145,14 +102,19 @@ class RealDriver::CaptureScope {
 
 template <typename Action>
 Status RealDriver::call(DriverCall kind, DeviceOrdinal device, bool relax_capture, Action action) {
-  if (device.value() != kAnyDevice && !valid(device)) {
-    return Error{Errc::kInvalidArgument, CUDA_ERROR_INVALID_DEVICE};
+  if (!valid(device)) {
+    return invalid_device();
   }
+  return timed(kind, device.value(), relax_capture, action);
+}
+
+template <typename Action>
+Status RealDriver::timed(DriverCall kind, int ordinal, bool relax_capture, Action action) {
   const auto begin = std::chrono::steady_clock::now();
   int result = CUDA_SUCCESS;
   {
     const CaptureScope capture(*api_, relax_capture);
-    const ContextScope context(*this, device.value());
+    const ContextScope context(*this, ordinal);
     result = context.result() == CUDA_SUCCESS ? static_cast<int>(action()) : context.result();
   }
   const auto spent = std::chrono::steady_clock::now() - begin;
@@ -190,110 +152,6 @@ void* RealDriver::primary_context(int ordinal, int* code) {
   return context;
 }
 
-// ---- opening
-
-RealDriver::RealDriver() : api_(std::make_unique<DriverApi>()) {}
-
-RealDriver::~RealDriver() {
-  for (std::size_t i = 0; i < devices_.size(); ++i) {
-    if (devices_[i].primary.load() != nullptr) {
-      api_->primary_release(static_cast<CUdevice>(i));
-    }
-  }
-}
-
-Result<std::unique_ptr<RealDriver>> RealDriver::open(const RealDriverOptions& options,
-                                                     std::string* error) {
-  std::unique_ptr<RealDriver> driver(new RealDriver());
-  const Error failure = driver->start(options, error);
-  if (failure.code != Errc::kOk) {
-    return failure;
-  }
-  return driver;
-}
-
-Error RealDriver::start(const RealDriverOptions& options, std::string* error) {
-  options_ = options;
-  const SymbolLookup lookup = options.lookup != nullptr ? options.lookup : &dlsym;
-  if (!DriverApi::load(options.library, lookup, api_.get(), error)) {
-    return {Errc::kNotInitialized, 0};
-  }
-  if (api_->driver_version(&cuda_version_) != CUDA_SUCCESS || cuda_version_ < kOldestDriver) {
-    *error = "the driver supports CUDA " + std::to_string(cuda_version_ / 1000) + "." +
-             std::to_string(cuda_version_ % 1000 / 10) + "; nofrag needs 10.2 or newer";
-    return {Errc::kNotSupported, 0};
-  }
-  int count = 0;
-  int result = api_->init(0);
-  if (result == CUDA_SUCCESS) {
-    result = api_->device_count(&count);
-  }
-  if (result == CUDA_SUCCESS && count == 0) {
-    result = CUDA_ERROR_NO_DEVICE;
-  }
-  if (result != CUDA_SUCCESS) {
-    const char* name = nullptr;
-    api_->error_name(static_cast<CUresult>(result), &name);
-    *error = std::string("the CUDA driver does not start: ") +
-             (name != nullptr ? name : "unknown error") + " (" + std::to_string(result) + ")";
-    return {Errc::kNotInitialized, result};
-  }
-  devices_ = std::vector<Device>(static_cast<std::size_t>(count));
-  for (int ordinal = 0; ordinal < count; ++ordinal) {
-    if (const Error failure = probe(ordinal, error); failure.code != Errc::kOk) {
-      return failure;
-    }
-  }
-  return {};
-}
-
-Error RealDriver::probe(int ordinal, std::string* error) {
-  Device& device = devices_[static_cast<std::size_t>(ordinal)];
-  DeviceInfo& info = device.info;
-  CUdevice handle = 0;
-  char name[256] = {};
-  std::size_t total = 0;
-  int result = api_->device_get(&handle, ordinal);
-  if (result == CUDA_SUCCESS) {
-    result = api_->device_name(name, sizeof(name) - 1, handle);
-  }
-  if (result == CUDA_SUCCESS) {
-    result = api_->device_total_memory(&total, handle);
-  }
-  if (result != CUDA_SUCCESS) {
-    *error = "device " + std::to_string(ordinal) + " cannot be asked for its name and size (" +
-             std::to_string(result) + ")";
-    return error_of(result);
-  }
-  // An attribute that the driver does not know means: cannot do it.
-  const auto has = [&](CUdevice_attribute attribute) {
-    int value = 0;
-    return api_->device_attribute(&value, attribute, handle) == CUDA_SUCCESS && value != 0;
-  };
-  info.name = name;
-  info.total_memory = Bytes(total);
-  info.virtual_memory = has(kAttributeVirtualMemory);
-  info.rdma_with_vmm = has(kAttributeRdmaWithVmm);
-  info.shareable_fd = has(kAttributeShareableFd);
-  info.shareable_fabric = has(kAttributeFabric);
-  info.compression = has(kAttributeCompression);
-  info.host_numa_vmm = has(kAttributeHostNumaVmm);
-  if (info.virtual_memory) {
-    CUmemAllocationProp properties{};
-    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    properties.location.id = ordinal;
-    std::size_t granularity = 0;
-    const CUresult asked =
-        api_->granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-    info.virtual_memory = asked == CUDA_SUCCESS && granularity != 0;
-    info.granularity = Bytes(info.virtual_memory ? granularity : 0);
-  }
-  const bool try_rdma = options_.rdma && info.virtual_memory && info.rdma_with_vmm;
-  device.rdma.store(try_rdma ? Rdma::kUntried : Rdma::kOff);
-  return {};
-}
-
 // ---- devices
 
 Result<int> RealDriver::device_count() {
@@ -302,7 +160,7 @@ Result<int> RealDriver::device_count() {
 
 Result<DeviceInfo> RealDriver::device_info(DeviceOrdinal device) {
   if (!valid(device)) {
-    return Error{Errc::kInvalidArgument, CUDA_ERROR_INVALID_DEVICE};
+    return invalid_device();
   }
   DeviceInfo info = at(device).info;
   info.rdma_in_use = at(device).rdma.load(std::memory_order_relaxed) == Rdma::kOn;
@@ -372,7 +230,10 @@ bool RealDriver::settle_rdma(DeviceOrdinal ordinal) {
 
 Result<HandleId> RealDriver::create(DeviceOrdinal device, Bytes size) {
   unsigned long long handle = 0;
-  const Status status = call(DriverCall::kCreate, device, true, [&] {
+  if (!valid(device)) {
+    return invalid_device();
+  }
+  const Status status = timed(DriverCall::kCreate, kNoContext, true, [&] {
     const bool rdma = settle_rdma(device);
     int result = create_handle(device.value(), size, rdma, &handle);
     if (rdma && result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY) {
@@ -388,14 +249,12 @@ Result<HandleId> RealDriver::create(DeviceOrdinal device, Bytes size) {
 }
 
 Status RealDriver::release(HandleId handle) {
-  return call(DriverCall::kRelease, DeviceOrdinal(kAnyDevice), true, [&] {
-    return api_->release(handle.raw);
-  });
+  return timed(DriverCall::kRelease, kNoContext, true, [&] { return api_->release(handle.raw); });
 }
 
 Result<VirtAddr> RealDriver::reserve(Bytes size, Bytes alignment) {
   CUdeviceptr address = 0;
-  const Status status = call(DriverCall::kReserve, DeviceOrdinal(kAnyDevice), true, [&] {
+  const Status status = timed(DriverCall::kReserve, kNoContext, true, [&] {
     return api_->address_reserve(&address, size.count(), alignment.count(), 0, 0);
   });
   if (status) {
@@ -408,26 +267,29 @@ Result<VirtAddr> RealDriver::reserve(Bytes size, Bytes alignment) {
 }
 
 Status RealDriver::free_range(VirtAddr address, Bytes size) {
-  return call(DriverCall::kFreeRange, DeviceOrdinal(kAnyDevice), true, [&] {
+  return timed(DriverCall::kFreeRange, kNoContext, true, [&] {
     return api_->address_free(pointer(address), size.count());
   });
 }
 
 Status RealDriver::map(VirtAddr address, Bytes size, HandleId handle) {
-  return call(DriverCall::kMap, DeviceOrdinal(kAnyDevice), true, [&] {
+  return timed(DriverCall::kMap, kNoContext, true, [&] {
     return api_->map(pointer(address), size.count(), 0, handle.raw, 0);
   });
 }
 
 Status RealDriver::set_access(VirtAddr address, Bytes size, DeviceOrdinal device) {
+  if (!valid(device)) {
+    return invalid_device();
+  }
   const CUmemAccessDesc access = read_write(device.value());
-  return call(DriverCall::kSetAccess, device, true, [&] {
+  return timed(DriverCall::kSetAccess, kNoContext, true, [&] {
     return api_->set_access(pointer(address), size.count(), &access, 1);
   });
 }
 
 Status RealDriver::unmap(VirtAddr address, Bytes size) {
-  return call(DriverCall::kUnmap, DeviceOrdinal(kAnyDevice), true, [&] {
+  return timed(DriverCall::kUnmap, kNoContext, true, [&] {
     return api_->unmap(pointer(address), size.count());
   });
 }
@@ -487,18 +349,29 @@ Status RealDriver::stream_wait(DeviceOrdinal device, StreamId stream, EventId ev
   });
 }
 
+// Asked at every allocation, so it is counted but not timed (the call takes 13 ns, the clock 50),
+// and the context is looked at only where the handle does not say which one is meant.
 Result<bool> RealDriver::stream_is_capturing(DeviceOrdinal device, StreamId stream) {
-  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  const Status status = call(DriverCall::kStreamCaptureQuery, device, false, [&] {
-    return api_->stream_is_capturing(as_handle<CUstream>(stream.value()), &capture);
-  });
-  if (status.error().driver_code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
+  if (!valid(device)) {
+    return invalid_device();
+  }
+  calls_[static_cast<std::size_t>(DriverCall::kStreamCaptureQuery)].fetch_add(
+      1, std::memory_order_relaxed);
+  const bool default_stream = stream.value() <= kLastDefaultStream;
+  const ContextScope context(*this, default_stream ? device.value() : kNoContext);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const int result = context.result() == CUDA_SUCCESS
+                         ? api_->stream_is_capturing(as_handle<CUstream>(stream.value()), &status)
+                         : context.result();
+  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
     // The legacy stream, while a stream that it would synchronize with is captured: nothing may be
-    // recorded on it now, which is what the caller wants to know.
+    // recorded on it now, which is what the caller wants to know. The capture goes on (measured).
     return true;
   }
-  return status ? Result<bool>(capture != CU_STREAM_CAPTURE_STATUS_NONE)
-                : Result<bool>(status.error());
+  if (result != CUDA_SUCCESS) {
+    return error_of(result);
+  }
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 Status RealDriver::stream_synchronize(DeviceOrdinal device, StreamId stream) {

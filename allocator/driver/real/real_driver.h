@@ -2,9 +2,10 @@
 //
 // Owns: the table of entries, one reference to the primary context of each device it had to make
 // current, and the ledger. Layer: driver/real; cuda.h stays in driver_api.h.
-// Contexts: a call that concerns a device runs in the caller's current context if that belongs to
-// the device, else in the device's primary context, pushed for the call and popped after it.
-// open() and device_info() create no context. Events and streams must belong to that same context.
+// Contexts: calls on handles, mappings and address space need none. Every other call runs in the
+// caller's current context if that belongs to the device, else in the device's primary context,
+// pushed for the call and popped after it. open() and device_info() create no context. Events and
+// streams must belong to that same context.
 // Capture: calls that a thread which captures in global mode may not make run with the thread's
 // capture mode set to relaxed for their duration; event_record, stream_wait and
 // stream_is_capturing are legal anyway and belong to the capture.
@@ -12,8 +13,8 @@
 // to set_access (some systems refuse only there); what it learnt is in device_info().rdma_in_use.
 // Threads: any. Failure: strong; Error::driver_code is the CUresult. Errors from earlier kernels
 // can come back from any call (kDriverFailure), as CUDA has it. Cost: the call's own and about
-// 0.1 us (two clock reads, context and capture-mode look-ups). Decision:
-// docs/decisions/0001-driver-seam.md
+// 0.1 us (two clock reads, context and capture-mode look-ups; stream_is_capturing is not timed).
+// Decision: docs/decisions/0001-driver-seam.md
 #pragma once
 
 #include <atomic>
@@ -97,12 +98,14 @@ class RealDriver final : public Driver {
   // Runs `action` (which returns a CUresult as int) in the device's context, counted and timed.
   template <typename Action>
   Status call(DriverCall kind, DeviceOrdinal device, bool relax_capture, Action action);
+  // The same for kNoContext or a device known to be valid.
+  template <typename Action>
+  Status timed(DriverCall kind, int ordinal, bool relax_capture, Action action);
 
   std::unique_ptr<DriverApi> api_;
   RealDriverOptions options_;
   int cuda_version_ = 0;
   std::vector<Device> devices_;           // sized once, in start()
-  std::atomic<int> last_device_{0};       // for calls that name no device
   RankedMutex mutex_{LockRank::kDriver};  // retaining contexts, trying RDMA
   std::array<std::atomic<std::uint64_t>, kDriverCallCount> calls_{};
   std::array<std::atomic<std::uint64_t>, kDriverCallCount> nanoseconds_{};

@@ -214,10 +214,10 @@ Status SimulatedMemory::map(VirtAddr address, Bytes size, HandleId id) {
   }
   Handle& handle = it->second;
   if (!is_multiple(address.value(), at(handle.device).granularity) ||
-      !is_multiple(size.count(), at(handle.device).granularity) || size > handle.size) {
+      !is_multiple(size.count(), at(handle.device).granularity)) {
     return invalid();
   }
-  if (size < handle.size) {
+  if (size != handle.size) {
     return simulated_error(Errc::kNotSupported);
   }
   if (!in_one_reservation(address, size) || overlaps_mapping(address, size)) {

@@ -274,7 +274,10 @@ Status SimulatedStreams::wait(int device, StreamId stream, EventId id) {
 // ---- capture
 
 Status SimulatedStreams::refuse(std::uint32_t capture, int driver_code) {
-  captures_[capture].invalidated = captures_[capture].invalidated || captures_[capture].open;
+  if (!captures_[capture].open) {
+    return invalid();  // an event whose capture is over (measured: 1, not 907)
+  }
+  captures_[capture].invalidated = true;
   return Error{Errc::kCapturing, driver_code};
 }
 

@@ -28,9 +28,13 @@ int current_device() {
   return pushed_devices.empty() ? state.current_device : pushed_devices.back();
 }
 
-CUresult enter(const char* entry, int device = -1) {
+// `device`: the one whose context must be current.
+constexpr int kNone = -1;
+constexpr int kAny = -2;
+
+CUresult enter(const char* entry, int device) {
   state.calls.emplace_back(entry);
-  if (current_device() < 0 || (device >= 0 && current_device() != device)) {
+  if (device != kNone && current_device() < 0) {
     ++state.wrong_context[entry];
   }
   if (mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
@@ -120,7 +124,7 @@ CUresult cuCtxGetDevice(CUdevice* device) {
   return *device < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 CUresult cuCtxSynchronize() {
-  return enter("cuCtxSynchronize");
+  return enter("cuCtxSynchronize", kAny);
 }
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* wanted) {
   ++state.mode_changes;
@@ -133,14 +137,14 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* wanted) {
 CUresult cuMemGetInfo(size_t* free, size_t* total) {
   *free = std::size_t{6} << 30;
   *total = std::size_t{8} << 30;
-  return enter("cuMemGetInfo");
+  return enter("cuMemGetInfo", kAny);
 }
 CUresult cuMemAlloc(CUdeviceptr* address, size_t) {
   *address = next_id += kGranularity;
-  return enter("cuMemAlloc");
+  return enter("cuMemAlloc", kAny);
 }
 CUresult cuMemFree(CUdeviceptr) {
-  return enter("cuMemFree");
+  return enter("cuMemFree", kAny);
 }
 CUresult cuMemGetAllocationGranularity(size_t* granularity,
                                        const CUmemAllocationProp*,
@@ -154,7 +158,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle,
                      unsigned long long) {
   state.rdma_flag = properties->allocFlags.gpuDirectRDMACapable != 0;
   state.handle_types = static_cast<unsigned>(properties->requestedHandleTypes);
-  CUresult result = enter("cuMemCreate", properties->location.id);
+  CUresult result = enter("cuMemCreate", kNone);
   if (result == CUDA_SUCCESS && state.rdma_flag) {
     result = static_cast<CUresult>(state.rdma_create_result);
   }
@@ -166,13 +170,13 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle,
   return result;
 }
 CUresult cuMemRelease(CUmemGenericAllocationHandle) {
-  const CUresult result = enter("cuMemRelease");
+  const CUresult result = enter("cuMemRelease", kNone);
   state.handles -= result == CUDA_SUCCESS ? 1 : 0;
   return result;
 }
 CUresult cuMemAddressReserve(
     CUdeviceptr* address, size_t, size_t, CUdeviceptr, unsigned long long) {
-  const CUresult result = enter("cuMemAddressReserve");
+  const CUresult result = enter("cuMemAddressReserve", kNone);
   if (result == CUDA_SUCCESS) {
     *address = next_id += kGranularity;
     ++state.reservations;
@@ -180,13 +184,13 @@ CUresult cuMemAddressReserve(
   return result;
 }
 CUresult cuMemAddressFree(CUdeviceptr, size_t) {
-  const CUresult result = enter("cuMemAddressFree");
+  const CUresult result = enter("cuMemAddressFree", kNone);
   state.reservations -= result == CUDA_SUCCESS ? 1 : 0;
   return result;
 }
 CUresult cuMemMap(
     CUdeviceptr address, size_t, size_t, CUmemGenericAllocationHandle handle, unsigned long long) {
-  const CUresult result = enter("cuMemMap");
+  const CUresult result = enter("cuMemMap", kNone);
   if (result == CUDA_SUCCESS) {
     mapped[address] = handle;
     ++state.mappings;
@@ -194,12 +198,12 @@ CUresult cuMemMap(
   return result;
 }
 CUresult cuMemUnmap(CUdeviceptr, size_t) {
-  const CUresult result = enter("cuMemUnmap");
+  const CUresult result = enter("cuMemUnmap", kNone);
   state.mappings -= result == CUDA_SUCCESS ? 1 : 0;
   return result;
 }
-CUresult cuMemSetAccess(CUdeviceptr address, size_t, const CUmemAccessDesc* access, size_t) {
-  const CUresult result = enter("cuMemSetAccess", access->location.id);
+CUresult cuMemSetAccess(CUdeviceptr address, size_t, const CUmemAccessDesc*, size_t) {
+  const CUresult result = enter("cuMemSetAccess", kNone);
   if (result == CUDA_SUCCESS && handle_has_rdma[mapped[address]]) {
     return static_cast<CUresult>(state.rdma_access_result);
   }
@@ -208,29 +212,30 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t, const CUmemAccessDesc* acce
 
 CUresult cuEventCreate(CUevent* event, unsigned int flags) {
   *event = reinterpret_cast<CUevent>(static_cast<std::uintptr_t>(++next_id));
-  return flags == CU_EVENT_DISABLE_TIMING ? enter("cuEventCreate") : CUDA_ERROR_INVALID_VALUE;
+  return flags == CU_EVENT_DISABLE_TIMING ? enter("cuEventCreate", kAny) : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuEventDestroy(CUevent) {
-  return enter("cuEventDestroy");
+  return enter("cuEventDestroy", kAny);
 }
 CUresult cuEventRecord(CUevent, CUstream) {
-  return enter("cuEventRecord");
+  return enter("cuEventRecord", kAny);
 }
 CUresult cuEventQuery(CUevent) {
-  return enter("cuEventQuery");
+  return enter("cuEventQuery", kAny);
 }
 CUresult cuEventSynchronize(CUevent) {
-  return enter("cuEventSynchronize");
+  return enter("cuEventSynchronize", kAny);
 }
 CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned int) {
-  return enter("cuStreamWaitEvent");
+  return enter("cuStreamWaitEvent", kAny);
 }
 CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
   *status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return state.implicit_capture ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : enter("cuStreamIsCapturing");
+  return state.implicit_capture ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+                                : enter("cuStreamIsCapturing", kNone);
 }
 CUresult cuStreamSynchronize(CUstream) {
-  return enter("cuStreamSynchronize");
+  return enter("cuStreamSynchronize", kAny);
 }
 
 }  // extern "C"

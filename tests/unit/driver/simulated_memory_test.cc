@@ -126,6 +126,21 @@ TEST_F(SimulatedMemoryTest, AddressSpaceIsRecycled) {
   }
 }
 
+// Two rules that the real driver does not check (measured), so that the mistake shows here.
+TEST_F(SimulatedMemoryTest, MappingBeyondTheReservationIsRefused) {
+  const HandleId handle = create(kUnit * 2);
+  EXPECT_FALSE(driver_.map(range_ + kSpace - kUnit, kUnit * 2, handle));
+  EXPECT_TRUE(driver_.map(range_ + kSpace - kUnit * 2, kUnit * 2, handle));
+}
+
+TEST_F(SimulatedMemoryTest, UnmappingNothingIsRefused) {
+  map(Bytes(0), create(kUnit), kUnit);
+  EXPECT_FALSE(driver_.unmap(range_ + kUnit, kUnit));
+  EXPECT_FALSE(driver_.unmap(range_, kUnit * 2));
+  EXPECT_TRUE(driver_.unmap(range_, kUnit));
+  EXPECT_FALSE(driver_.unmap(range_, kUnit));
+}
+
 // ---- contents
 
 TEST_F(SimulatedMemoryTest, AliasesShowTheSameContents) {

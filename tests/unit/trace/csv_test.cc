@@ -54,6 +54,12 @@ TEST(Csv, EmptyAllocationsCountNothing) {
   EXPECT_EQ(trace.peak_live, Bytes(512));
 }
 
+TEST(Csv, AFreeNeedNotKnowItsSize) {
+  const Trace trace = read_good(std::string(kHeaderLine) + "0,a,0,700,0\n1,f,0,0,0\n");
+  EXPECT_EQ(trace.events[1].size, 700U);
+  EXPECT_EQ(trace.live_at_end, Bytes(0));
+}
+
 TEST(Csv, AcceptsCrLfByteOrderMarkMissingLastNewlineAndBlankEnd) {
   EXPECT_EQ(read_good("\xEF\xBB\xBFtime_us,op,id,size,stream\r\n1,a,1,2,0\r\n2,f,1,2,0").frees, 1U);
   EXPECT_EQ(read_good(std::string(kHeaderLine) + "1,a,1,2,0\n\n\r\n").allocations, 1U);

@@ -1,0 +1,252 @@
+// The program `nofrag` as its users meet it: command lines in, exit codes, messages and files out.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <sys/wait.h>
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+struct Outcome {
+  int code = -1;
+  std::string out;
+  std::string err;
+};
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+void write_file(const fs::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+class CliTest : public testing::Test {
+ protected:
+  CliTest() {
+    std::string pattern = (fs::temp_directory_path() / "nofrag_cli_XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+    write_file(folder_ / "good.csv",
+               "time_us,op,id,size,stream\n0,a,0,1000,0\n10,a,1,5000000,0\n20,f,0,1000,0\n");
+  }
+  ~CliTest() override { fs::remove_all(folder_); }
+
+  // `arguments` as a shell would read them, in the test's folder.
+  Outcome run(const std::string& arguments) {
+    const std::string command = "cd '" + folder_.string() + "' && '" NOFRAG_PROGRAM "' " +
+                                arguments + " >out.txt 2>err.txt";
+    const int status = std::system(command.c_str());
+    Outcome outcome;
+    outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    outcome.out = read_file(folder_ / "out.txt");
+    outcome.err = read_file(folder_ / "err.txt");
+    return outcome;
+  }
+  // Fails with `code` and one line on stderr that holds all of `parts`.
+  void expect_refused(const std::string& arguments,
+                      int code,
+                      const std::vector<std::string>& parts) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, code) << arguments << "\n" << outcome.err;
+    for (const std::string& part : parts) {
+      EXPECT_NE(outcome.err.find(part), std::string::npos) << arguments << "\n" << outcome.err;
+    }
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_EQ(outcome.out, "") << arguments;
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(CliTest, HelpAndVersion) {
+  EXPECT_EQ(run("--version").code, 0);
+  EXPECT_NE(run("--version").out.find("nofrag "), std::string::npos);
+  for (const char* help : {"--help", "replay --help", "convert --help", "doctor --help"}) {
+    const Outcome outcome = run(help);
+    EXPECT_EQ(outcome.code, 0) << help;
+    EXPECT_GT(outcome.out.size(), 200U) << help;
+  }
+}
+
+TEST_F(CliTest, BadUsageExitsWith2AndNamesTheNearest) {
+  expect_refused("", 2, {"no command"});
+  expect_refused("repaly good.csv", 2, {"unknown command 'repaly'", "did you mean 'replay'?"});
+  expect_refused("replay", 2, {"TRACE"});
+  expect_refused("replay good.csv --capcity 1x", 2, {"'--capcity'", "did you mean '--capacity'?"});
+  expect_refused("replay --jsn x", 2, {"'--jsn'", "did you mean '--json'?"});
+  expect_refused("replay good.csv --frobnicate", 2, {"'--frobnicate'", "known:", "--allocator"});
+  expect_refused("replay good.csv --allocator torchnative",
+                 2,
+                 {"unknown allocator 'torchnative'", "did you mean 'torch-native'?"});
+  expect_refused("replay good.csv --allocator ,", 2, {"names no allocator", "torch-expandable"});
+  expect_refused("replay good.csv --device sim:h100-80gb", 2, {"h100-80gb", "sim:h100-80g"});
+  expect_refused("replay good.csv --device gpu0", 2, {"'gpu0'", "cuda:N"});
+  expect_refused("replay good.csv --device cuda:x", 2, {"'cuda:x'"});
+  expect_refused("replay good.csv --device cuda:-1", 2, {"'cuda:-1'"});
+  expect_refused("replay good.csv --device cuda:99", 2, {"--device cuda:99: "});
+  expect_refused("replay good.csv --device sim:none.json", 2, {"none.json"});
+  expect_refused(
+      "replay good.csv --conf handle_sze:8MiB", 2, {"handle_sze", "did you mean handle_size?"});
+  expect_refused("replay good.csv --conf handle_size:huge", 2, {"handle_size", "huge"});
+  expect_refused("replay good.csv --capacity lots", 2, {"--capacity 'lots'", "24GiB", "1.02x"});
+  expect_refused("replay good.csv --capacity -1x", 2, {"--capacity '-1x'"});
+  expect_refused("replay good.csv --format rmm", 2, {"unknown trace format 'rmm'", "nofrag"});
+  expect_refused("replay good.csv --stream-lag -5", 2, {"--stream-lag"});
+  expect_refused("replay good.csv --stream-lag soon", 2, {"--stream-lag"});
+  expect_refused("convert good.csv --to cvs out", 2, {"'cvs'", "did you mean 'csv'?"});
+  expect_refused("convert good.csv --to auto out", 2, {"--to"});
+  expect_refused("convert good.csv out", 2, {"--to"});
+  expect_refused("doctor --device cuda:99", 2, {"cuda:99"});
+  expect_refused("doctor extra", 2, {"unknown argument 'extra'"});
+}
+
+TEST_F(CliTest, BadUsageIsFoundBeforeAnyTraceIsRead) {
+  expect_refused("replay missing.csv --capacity lots", 2, {"--capacity"});
+  expect_refused("replay missing.csv --conf x:1", 2, {"--conf"});
+}
+
+struct BadTrace {
+  const char* name;
+  std::string bytes;
+  std::vector<std::string> parts;
+};
+
+TEST_F(CliTest, BadTracesExitWith3AndSayWhere) {
+  const std::string header = "time_us,op,id,size,stream\n";
+  const std::vector<BadTrace> table = {
+      {"empty", "", {"bad:1: found an empty file", "expected the header"}},
+      {"header only", header, {"bad:1", "no events"}},
+      {"double free",
+       header + "1,a,0,9,0\n2,f,0,9,0\n3,f,0,9,0\n",
+       {"bad:4:", "id 0 freed twice (first at line 3)", "expected the id of a live block"}},
+      {"unknown id", header + "1,f,7,9,0\n", {"bad:2:", "id 7, which was never allocated"}},
+      {"negative size", header + "1,a,0,-9,0\n", {"bad:2:", "negative size -9", "expected size"}},
+      {"binary",
+       std::string("\x7f"
+                   "ELF\x02\x01\x01\x00\x00",
+                   9),
+       {"bad:1:", "\\x7fELF"}},
+      {"text", "hello\nworld\n", {"bad:1:", "'hello'", "time_us,op,id,size,stream"}},
+      {"truncated gzip",
+       std::string("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03", 10),
+       {"bad: byte 10:", "truncated"}},
+      {"torn packed",
+       std::string("\x8eNFTRC\r\n\x01\x00\x10\x00\x00\x00\x00\x00NFBK", 20),
+       {"bad: byte 20:", "torn tail", "block header of 24 bytes"}},
+      {"newer packed",
+       std::string("\x8eNFTRC\r\n\x07\x00\x10\x00\x00\x00\x00\x00", 16),
+       {"bad: byte 8:", "version 7"}},
+  };
+  for (const BadTrace& bad : table) {
+    SCOPED_TRACE(bad.name);
+    write_file(folder_ / "bad", bad.bytes);
+    expect_refused("replay bad", 3, bad.parts);
+    expect_refused("replay good.csv bad --json out.json", 3, bad.parts);
+    EXPECT_FALSE(fs::exists(folder_ / "out.json")) << "no half results";
+    expect_refused("convert bad --to csv out.csv", 3, bad.parts);
+    EXPECT_FALSE(fs::exists(folder_ / "out.csv"));
+  }
+  expect_refused("replay missing.csv", 3, {"missing.csv: found no readable file"});
+  expect_refused("replay .", 3, {"directory"});
+  expect_refused("replay good.csv --format nofrag", 3, {"good.csv: byte 0", "'time_us,'"});
+}
+
+TEST_F(CliTest, ReplayPrintsATableAndExits0) {
+  const Outcome outcome = run("replay good.csv");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* part : {"good.csv", "3 events", "nofrag", "torch-native", "torch-expandable"}) {
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part;
+  }
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_EQ(run("replay good.csv --quiet").out, "");
+}
+
+TEST_F(CliTest, RunningOutOfMemoryExits4AndIsAResult) {
+  const Outcome outcome = run("replay good.csv --capacity 4MiB --json -");
+  EXPECT_EQ(outcome.code, 4);
+  const json result = json::parse(outcome.out);
+  for (const json& run : result["traces"][0]["runs"]) {
+    EXPECT_FALSE(run["completed"].get<bool>());
+    EXPECT_EQ(run["oom"]["event"], 1);
+    EXPECT_EQ(run["oom"]["cause"], "capacity");
+    EXPECT_EQ(run["capacity_bytes"], 4 << 20);
+  }
+}
+
+TEST_F(CliTest, JsonGoesToTheFileAndTheTableToTheScreen) {
+  const Outcome outcome = run("replay good.csv good.csv --json result.json --min-capacity");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("min/live"), std::string::npos);
+  const json result = json::parse(read_file(folder_ / "result.json"));
+  EXPECT_EQ(result["schema"], "nofrag.replay/1");
+  ASSERT_EQ(result["traces"].size(), 2U);
+  EXPECT_EQ(result["traces"][1]["path"], "good.csv");
+  EXPECT_EQ(result["traces"][0]["runs"].size(), 3U);
+  EXPECT_EQ(result["traces"][0]["min_capacity"].size(), 3U);
+  EXPECT_GE(result["traces"][0]["min_capacity"][0]["bytes"], 5001024);
+  EXPECT_EQ(run("replay good.csv --json /nonexistent/x.json").code, 2);
+}
+
+TEST_F(CliTest, StandardInputIsATraceToo) {
+  const Outcome outcome = run("replay - --json - --allocator driver < good.csv");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(json::parse(outcome.out)["traces"][0]["events"], 3);
+}
+
+TEST_F(CliTest, CapacityMultiplesFollowTheTrace) {
+  const Outcome outcome = run("replay good.csv --capacity 2x --json - --allocator driver");
+  // Peak live 5,001,216 + 1,024 bytes, doubled and rounded up to 2 MiB.
+  EXPECT_EQ(json::parse(outcome.out)["traces"][0]["runs"][0]["capacity_bytes"], 10 << 20);
+}
+
+TEST_F(CliTest, ConvertIsLosslessAndDoesNotOverwrite) {
+  ASSERT_EQ(run("convert good.csv --to nofrag packed").code, 0);
+  ASSERT_EQ(run("convert packed --to csv back.csv").code, 0);
+  EXPECT_EQ(read_file(folder_ / "back.csv"), read_file(folder_ / "good.csv"));
+  expect_refused("convert good.csv --to nofrag packed", 2, {"packed: exists already", "--force"});
+  EXPECT_EQ(run("convert good.csv --to nofrag packed --force").code, 0);
+  EXPECT_EQ(run("convert packed --to csv -").out, read_file(folder_ / "good.csv"));
+  EXPECT_EQ(run("convert good.csv --to csv good.csv --force").code, 0) << "onto itself";
+  EXPECT_EQ(read_file(folder_ / "good.csv"), read_file(folder_ / "back.csv"));
+  EXPECT_EQ(run("convert good.csv --to csv /nonexistent/x").code, 2);
+}
+
+TEST_F(CliTest, CommittedTracesAreTheRecordedJobs) {
+  const std::vector<std::pair<std::string, int>> facts = {
+      {"gpt_varlen", 69259}, {"lora_ckpt", 157308}, {"llm_serve", 757403}, {"multistream8", 70856}};
+  for (const auto& [name, events] : facts) {
+    const Outcome outcome =
+        run("replay " NOFRAG_TRACES "/" + name + ".nofrag --allocator torch-native --json -");
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const json trace = json::parse(outcome.out)["traces"][0];
+    EXPECT_EQ(trace["events"], events);
+    EXPECT_EQ(trace["format"], "nofrag");
+  }
+}
+
+TEST_F(CliTest, DoctorAnswersWithAndWithoutAGpu) {
+  const Outcome outcome = run("doctor");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_NE(outcome.out.find("sim:h100-80g"), std::string::npos);
+  const json result = json::parse(run("doctor --json -").out);
+  EXPECT_EQ(result["schema"], "nofrag.doctor/1");
+  EXPECT_EQ(result["devices"].empty(), !result["cuda_problem"].is_null());
+  const json simulated = json::parse(run("doctor --device sim:h100-80g --json -").out);
+  EXPECT_TRUE(simulated["devices"][0]["virtual_memory"].get<bool>());
+  EXPECT_NE(
+      run("doctor --device sim:h100-80g --conf backend:plain").out.find("backend:plain says so"),
+      std::string::npos);
+}
+
+}  // namespace

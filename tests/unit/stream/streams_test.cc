@@ -1,0 +1,223 @@
+// Streams: ticks, markers, waits, captures, streams that go away.
+#include "stream/streams.h"
+
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "driver/simulated/simulated_driver.h"
+
+namespace nofrag {
+namespace {
+
+constexpr DeviceOrdinal kDevice(0);
+constexpr StreamId kA(0x100);
+constexpr StreamId kB(0x200);
+constexpr StreamId kPerThread(2);
+
+class StreamsTest : public testing::Test {
+ protected:
+  StreamsTest() { driver_.set_completion(Completion::kByHand); }
+  ~StreamsTest() override { streams_.check(); }
+  [[nodiscard]] std::uint64_t calls(DriverCall call) const { return driver_.ledger().count(call); }
+
+  SimulatedDriver driver_{SimulatedDeviceSpec{}};
+  Streams streams_{driver_, kDevice};
+};
+
+TEST_F(StreamsTest, AClockPerStream) {
+  StreamClock& a = streams_.clock(kA);
+  EXPECT_FALSE(streams_.several());
+  StreamClock& b = streams_.clock(kB);
+  EXPECT_TRUE(streams_.several());
+  EXPECT_EQ(&streams_.clock(kA), &a);
+  EXPECT_EQ(&streams_.clock(kB), &b);
+  EXPECT_NE(a.index, b.index);
+}
+
+TEST_F(StreamsTest, OneMarkerAnswersForEverythingStampedBefore) {
+  StreamClock& a = streams_.clock(kA);
+  const Tick first = a.stamp();
+  const Tick second = a.stamp();
+  EXPECT_EQ(first, second) << "no marker lies between";
+  ASSERT_TRUE(streams_.mark(a).ok());
+  const Tick later = a.stamp();
+  EXPECT_GT(later, first);
+  EXPECT_FALSE(streams_.is_done(a, first));
+  driver_.complete_stream(kA);
+  EXPECT_TRUE(streams_.is_done(a, first));
+  EXPECT_FALSE(streams_.is_done(a, later)) << "nobody recorded its marker";
+  ASSERT_TRUE(streams_.mark_up_to(a, later).ok());
+  EXPECT_FALSE(streams_.is_done(a, later));
+  driver_.complete_stream(kA);
+  EXPECT_TRUE(streams_.is_done(a, later));
+}
+
+TEST_F(StreamsTest, MarkUpToRecordsOnlyWhenNeeded) {
+  StreamClock& a = streams_.clock(kA);
+  const Tick tick = a.stamp();
+  ASSERT_TRUE(streams_.mark_up_to(a, tick).ok());
+  ASSERT_TRUE(streams_.mark_up_to(a, tick).ok());
+  EXPECT_EQ(calls(DriverCall::kEventRecord), 1U);
+}
+
+TEST_F(StreamsTest, EventsAreUsedAgain) {
+  StreamClock& a = streams_.clock(kA);
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_TRUE(streams_.mark(a).ok());
+    driver_.complete_stream(kA);
+    streams_.poll(a);
+  }
+  EXPECT_EQ(calls(DriverCall::kEventCreate), 1U);
+}
+
+TEST_F(StreamsTest, PollStopsAtTheFirstMarkerThatIsNotDone) {
+  StreamClock& a = streams_.clock(kA);
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(streams_.mark(a).ok());
+  }
+  streams_.poll(a);
+  EXPECT_EQ(calls(DriverCall::kEventQuery), 1U);
+  EXPECT_EQ(a.completed, 0U);
+}
+
+TEST_F(StreamsTest, AnErrorIsNeverTakenForDone) {
+  StreamClock& a = streams_.clock(kA);
+  const Tick tick = a.stamp();
+  ASSERT_TRUE(streams_.mark(a).ok());
+  driver_.complete_stream(kA);
+  driver_.fail_call(DriverCall::kEventQuery, 1, Errc::kDriverFailure);
+  EXPECT_FALSE(streams_.is_done(a, tick));
+  EXPECT_TRUE(streams_.is_done(a, tick));
+}
+
+TEST_F(StreamsTest, ARefusedMarkerLeavesTheClockAsItWas) {
+  StreamClock& a = streams_.clock(kA);
+  for (const DriverCall call :
+       {DriverCall::kStreamCaptureQuery, DriverCall::kEventCreate, DriverCall::kEventRecord}) {
+    driver_.fail_call(call, 1, Errc::kDriverFailure);
+    EXPECT_FALSE(streams_.mark(a).ok()) << to_string(call);
+    EXPECT_EQ(a.issued, 0U);
+    streams_.check();
+  }
+  EXPECT_TRUE(streams_.mark(a).ok());
+  EXPECT_EQ(driver_.leaks().events, 1U) << "the event of the refused record is used";
+}
+
+TEST_F(StreamsTest, HostWaitRecordsTheMarkerItNeeds) {
+  StreamClock& a = streams_.clock(kA);
+  const Tick tick = a.stamp();
+  ASSERT_TRUE(streams_.wait_host(a, tick).ok());
+  EXPECT_TRUE(a.done(tick));
+  ASSERT_TRUE(streams_.wait_host(a, tick).ok());
+  EXPECT_EQ(calls(DriverCall::kEventSynchronize), 1U);
+}
+
+TEST_F(StreamsTest, DeviceWaitOrdersTheWaiterAndHoldsNobodyUp) {
+  StreamClock& a = streams_.clock(kA);
+  StreamClock& b = streams_.clock(kB);
+  const HandleId handle = driver_.create(kDevice, 2 * kMiB).value();
+  const VirtAddr address = driver_.reserve(2 * kMiB, Bytes(0)).value();
+  ASSERT_TRUE(driver_.map(address, 2 * kMiB, handle).ok());
+  ASSERT_TRUE(driver_.set_access(address, 2 * kMiB, kDevice).ok());
+  ASSERT_TRUE(driver_.launch(kA, address, kMiB, 1).ok());
+  ASSERT_TRUE(streams_.wait_device(b, a, a.stamp()).ok());
+  EXPECT_FALSE(a.done(1));
+  EXPECT_TRUE(driver_.launch(kB, address, kMiB, 2).ok()) << "ordered behind the first owner";
+  EXPECT_EQ(driver_.violation_count(), 0U);
+  EXPECT_TRUE(streams_.wait_device(a, a, a.stamp()).ok()) << "a stream follows itself";
+  EXPECT_EQ(calls(DriverCall::kStreamWait), 1U);
+}
+
+TEST_F(StreamsTest, NothingIsRecordedOnOrWaitedForACapturedStream) {
+  StreamClock& a = streams_.clock(kA);
+  StreamClock& b = streams_.clock(kB);
+  driver_.begin_capture(kA);
+  EXPECT_EQ(streams_.mark(a).code(), Errc::kCapturing);
+  EXPECT_EQ(streams_.wait_host(a, a.stamp()).code(), Errc::kCapturing);
+  EXPECT_EQ(streams_.wait_device(b, a, a.stamp()).code(), Errc::kCapturing);
+  EXPECT_EQ(streams_.wait_device(a, b, b.stamp()).code(), Errc::kCapturing);
+  EXPECT_EQ(streams_.retire(kA).code(), Errc::kCapturing);
+  EXPECT_EQ(streams_.wait_device_idle().code(), Errc::kCapturing);
+  EXPECT_TRUE(streams_.any_capturing());
+  EXPECT_TRUE(driver_.end_capture(kA)) << "the capture is still good";
+  EXPECT_TRUE(streams_.mark(a).ok());
+  EXPECT_FALSE(streams_.any_capturing());
+}
+
+TEST_F(StreamsTest, RetiredStreamIsNeverTouchedAgain) {
+  StreamClock& a = streams_.clock(kA);
+  const Tick before = a.stamp();
+  ASSERT_TRUE(streams_.retire(kA).ok());
+  EXPECT_EQ(a.stamp(), before) << "its last marker covers whatever is stamped later";
+  const std::uint64_t records = calls(DriverCall::kEventRecord);
+  EXPECT_FALSE(streams_.mark(a).ok());
+  EXPECT_TRUE(streams_.mark_up_to(a, before).ok());
+  EXPECT_TRUE(streams_.wait_host(a, a.stamp()).ok());
+  EXPECT_TRUE(streams_.retire(kA).ok()) << "twice is once";
+  EXPECT_EQ(calls(DriverCall::kEventRecord), records);
+  EXPECT_EQ(calls(DriverCall::kDeviceSynchronize), 0U);
+  // The handle comes back as another stream.
+  EXPECT_EQ(&streams_.clock(kA), &a);
+  EXPECT_GT(a.stamp(), before);
+}
+
+TEST_F(StreamsTest, RetiringAStreamNeverSeenMakesNoClock) {
+  streams_.clock(kA);
+  EXPECT_TRUE(streams_.retire(kB).ok());
+  EXPECT_EQ(streams_.count(), 1U);
+}
+
+TEST_F(StreamsTest, AFailedRetirementIsNone) {
+  StreamClock& a = streams_.clock(kA);
+  driver_.fail_call(DriverCall::kEventRecord, 1, Errc::kDriverFailure);
+  EXPECT_FALSE(streams_.retire(kA).ok());
+  EXPECT_FALSE(a.retired);
+  EXPECT_TRUE(streams_.retire(kA).ok());
+}
+
+TEST_F(StreamsTest, AllDoneCoversWhatNoMarkerCovered) {
+  StreamClock& a = streams_.clock(kA);
+  ASSERT_TRUE(streams_.mark(a).ok());
+  const Tick unmarked = a.stamp();
+  ASSERT_TRUE(streams_.wait_device_idle().ok());
+  EXPECT_TRUE(a.done(unmarked));
+  EXPECT_FALSE(a.done(a.stamp()));
+}
+
+TEST_F(StreamsTest, PerThreadDefaultStreamsAreOneAThread) {
+  StreamClock& mine = streams_.clock(kPerThread);
+  EXPECT_EQ(&streams_.clock(kPerThread), &mine);
+  StreamClock* theirs = nullptr;
+  Tick tick = 0;
+  std::thread([&] {
+    theirs = &streams_.clock(kPerThread);
+    tick = theirs->stamp();
+  }).join();
+  ASSERT_NE(theirs, &mine);
+  EXPECT_FALSE(streams_.mark(*theirs).ok()) << "only its own thread can record there";
+  EXPECT_TRUE(streams_.retire(kPerThread).ok());
+  EXPECT_TRUE(mine.retired);
+  EXPECT_FALSE(theirs->retired);
+  ASSERT_TRUE(streams_.wait_host(*theirs, tick).ok()) << "by waiting for the device";
+  EXPECT_EQ(calls(DriverCall::kDeviceSynchronize), 1U);
+}
+
+TEST(StreamsLifetime, EveryEventIsGivenBack) {
+  SimulatedDriver driver{SimulatedDeviceSpec{}};
+  {
+    Streams streams(driver, kDevice);
+    for (const StreamId id : {kA, kB}) {
+      for (int i = 0; i < 3; ++i) {
+        ASSERT_TRUE(streams.mark(streams.clock(id)).ok());
+      }
+    }
+    driver.advance_us(1000);
+    streams.poll(streams.clock(kA));
+    EXPECT_EQ(driver.leaks().events, 6U);
+  }
+  EXPECT_TRUE(driver.leaks().none());
+}
+
+}  // namespace
+}  // namespace nofrag
