@@ -12,7 +12,8 @@
 namespace nofrag {
 namespace {
 
-constexpr std::size_t kGzipWindow = std::size_t{256} << 10;
+// What zlib's 32-bit counts are given at once.
+constexpr std::size_t kInflateStep = std::size_t{1} << 30;
 
 class FileSource final : public ByteSource {
  public:
@@ -110,9 +111,9 @@ class GzipSource final : public ByteSource {
     in_member_ = true;
     // zlib's interface predates const.
     stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
-    stream_.avail_in = static_cast<uInt>(std::min<std::size_t>(packed.size(), kGzipWindow));
+    stream_.avail_in = static_cast<uInt>(std::min<std::size_t>(packed.size(), kInflateStep));
     stream_.next_out = reinterpret_cast<Bytef*>(into.data());
-    stream_.avail_out = static_cast<uInt>(std::min<std::size_t>(into.size(), std::size_t{1} << 30));
+    stream_.avail_out = static_cast<uInt>(std::min<std::size_t>(into.size(), kInflateStep));
     const uInt in_before = stream_.avail_in;
     const uInt out_before = stream_.avail_out;
     const int status = inflate(&stream_, Z_NO_FLUSH);
@@ -195,13 +196,15 @@ std::unique_ptr<ByteSource> open_memory_source(std::string_view bytes) {
   return std::make_unique<MemorySource>(bytes);
 }
 
-std::unique_ptr<ByteSource> unpack_if_gzip(std::unique_ptr<ByteSource> source, std::string path) {
-  auto window = std::make_unique<ByteWindow>(std::move(source), kGzipWindow);
-  const std::string_view start = window->fill(2);
+std::unique_ptr<ByteSource> unpack_if_gzip(std::unique_ptr<ByteSource> source,
+                                           std::string path,
+                                           std::size_t window) {
+  auto packed = std::make_unique<ByteWindow>(std::move(source), window);
+  const std::string_view start = packed->fill(2);
   if (start.size() >= 2 && start.substr(0, 2) == "\x1f\x8b") {
-    return std::make_unique<GzipSource>(std::move(window), std::move(path));
+    return std::make_unique<GzipSource>(std::move(packed), std::move(path));
   }
-  return std::make_unique<WindowSource>(std::move(window));
+  return std::make_unique<WindowSource>(std::move(packed));
 }
 
 std::string quoted_for_message(std::string_view bytes) {

@@ -37,7 +37,7 @@ class ByteSource {
 
 class ByteWindow {
  public:
-  explicit ByteWindow(std::unique_ptr<ByteSource> source, std::size_t first_capacity = 1 << 20);
+  ByteWindow(std::unique_ptr<ByteSource> source, std::size_t first_capacity);
 
   // Everything buffered from offset() on, after trying to have at least `wanted` bytes of it. Less
   // means the source has ended (source_error() tells how). Valid until the next call.
@@ -60,7 +60,10 @@ std::unique_ptr<ByteSource> open_file_source(const std::string& path);
 // `bytes` must outlive the source.
 std::unique_ptr<ByteSource> open_memory_source(std::string_view bytes);
 // The bytes themselves, or what is inside if they are gzip data.
-std::unique_ptr<ByteSource> unpack_if_gzip(std::unique_ptr<ByteSource> source, std::string path);
+// `window` is the size of its buffer.
+std::unique_ptr<ByteSource> unpack_if_gzip(std::unique_ptr<ByteSource> source,
+                                           std::string path,
+                                           std::size_t window);
 
 // Bytes as they may stand in a message: cut at 48, everything unprintable as \xNN, in quotes.
 std::string quoted_for_message(std::string_view bytes);

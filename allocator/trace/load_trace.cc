@@ -1,5 +1,6 @@
 #include "trace/load_trace.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -12,12 +13,16 @@
 namespace nofrag {
 namespace {
 
+constexpr std::size_t kWindow = std::size_t{1} << 20;
+constexpr std::size_t kSmallWindow = std::size_t{1} << 12;
+
 std::optional<TraceError> load(std::unique_ptr<ByteSource> source,
+                               std::size_t window,
                                const std::string& path,
                                TraceFormat format,
                                Trace* trace) {
   const std::string name = path == "-" ? "(standard input)" : path;
-  ByteWindow input(unpack_if_gzip(std::move(source), name));
+  ByteWindow input(unpack_if_gzip(std::move(source), name, window), window);
   const bool packed = looks_packed(input.fill(NOFRAG_TRACE_MAGIC_BYTES));
   if (format == TraceFormat::kCsv && packed) {
     TraceError error;
@@ -36,14 +41,15 @@ std::optional<TraceError> load(std::unique_ptr<ByteSource> source,
 }  // namespace
 
 std::optional<TraceError> load_trace(const std::string& path, TraceFormat format, Trace* trace) {
-  return load(open_file_source(path), path, format, trace);
+  return load(open_file_source(path), kWindow, path, format, trace);
 }
 
 std::optional<TraceError> load_trace_from_memory(std::string_view bytes,
                                                  const std::string& name,
                                                  TraceFormat format,
                                                  Trace* trace) {
-  return load(open_memory_source(bytes), name, format, trace);
+  const std::size_t window = std::clamp(bytes.size(), kSmallWindow, kWindow);
+  return load(open_memory_source(bytes), window, name, format, trace);
 }
 
 }  // namespace nofrag

@@ -41,7 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   NOFRAG_CHECK(to_csv(read_again(text)) == text, "csv does not round trip");
   std::string packed;
   nofrag::PackedOptions options;
-  options.events_per_block = 7;
+  options.events_per_block = 40;
   options.zstd_level = 1;
   NOFRAG_CHECK(nofrag::write_packed(trace,
                                     options,
