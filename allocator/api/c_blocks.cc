@@ -144,6 +144,24 @@ nofrag_status nofrag_record_stream(void* address, void* stream) noexcept {
   });
 }
 
+nofrag_status nofrag_retire_stream(int ordinal, void* stream) noexcept {
+  const nofrag::Result<DeviceAllocator*> device = Process::instance().device(ordinal);
+  if (!device) {
+    return nofrag::to_status(device.code());
+  }
+  const nofrag::Status retired = device.value()->retire_stream(nofrag::to_stream(stream));
+  if (!retired) {
+    nofrag::set_last_error(retired.error(),
+                           "no event can be recorded on stream %p of device %d: %s",
+                           stream,
+                           ordinal,
+                           to_string(retired.code()));
+    return nofrag::to_status(retired.code());
+  }
+  nofrag::clear_last_error();
+  return NOFRAG_OK;
+}
+
 nofrag_status nofrag_find(const void* address, nofrag_block_info* info) noexcept {
   nofrag_block_info full{};
   const nofrag_status found = on_owner(address, [&](DeviceAllocator* owner) {

@@ -110,13 +110,20 @@ NOFRAG_API nofrag_status nofrag_device_count(int* count) NOFRAG_NOEXCEPT;
  * ...) and for size 0, which is not an error: then the last status is NOFRAG_OK. */
 NOFRAG_API void* nofrag_malloc(size_t size, int device, void* stream) NOFRAG_NOEXCEPT;
 
-/* Gives a block back. Never waits. The pointer must be what nofrag_malloc returned; NULL is fine.
+/* Gives a block back. Does not wait, but on a device without virtual memory, where it waits for the
+ * GPU as the driver's own free does. The pointer must be what nofrag_malloc returned; NULL is fine.
  * NOFRAG_UNKNOWN_POINTER for anything else and for a second free. */
 NOFRAG_API nofrag_status nofrag_free(void* block) NOFRAG_NOEXCEPT;
 
 /* Work on `stream` uses this block (any address inside it): after its free it is not reused before
  * the work queued there until the free is done. Call it before nofrag_free. */
 NOFRAG_API nofrag_status nofrag_record_stream(void* address, void* stream) NOFRAG_NOEXCEPT;
+
+/* Call before a stream of `device` is destroyed: nofrag records a last event there, so that it never
+ * has to touch the dead stream. Blocks allocated on it may be freed before or after. Without this call
+ * such memory is still never reused too early, but learning that it is safe may take a wait for the
+ * whole device. */
+NOFRAG_API nofrag_status nofrag_retire_stream(int device, void* stream) NOFRAG_NOEXCEPT;
 
 typedef struct nofrag_block_info {
   uint32_t struct_size;

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs what README.md tells people to type, and compares the sample output with the real one.
 
-usage: readme_test.py      (after a release build; runs in the repository's root)
+usage: readme_test.py [--update]      (after a release build; runs in the repository's root)
+--update writes the real output into README.md instead.
 
 Blocks of ```sh are run whole, by bash. Blocks of ```python run where PyTorch and a GPU are there and
 are compiled elsewhere. A ```text block that follows `<!-- output of: COMMAND -->` must be what that
@@ -89,7 +90,7 @@ class Readme(unittest.TestCase):
             lines = [stable(line) for line in sample["text"].splitlines() if line.strip()]
             self.assertGreater(len(lines), 3, "the sample is empty")
             for line in lines:
-                self.assertIn(line, printed, f"`{sample['of']}` does not print this line any more")
+                self.assertIn(line, printed, f"`{sample['of']}` does not print this line any more (--update)")
 
     def test_python_blocks(self):
         self.assertGreaterEqual(len(blocks("python")), 1)
@@ -104,5 +105,19 @@ class Readme(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
+def update():
+    (sample,) = [block for block in blocks("text") if block["of"]]
+    done = bash(sample["of"])
+    if done.returncode != 0:
+        sys.exit(done.stdout + done.stderr)
+    # The table is what follows the last command that the target echoes.
+    table = re.split(r"^build/release/bin/nofrag .*\n", done.stdout, flags=re.MULTILINE)[-1]
+    start, end = sample.span("text")
+    (ROOT / "README.md").write_text(README[:start] + table.rstrip() + "\n" + README[end:], encoding="utf-8")
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--update"]:
+        update()
+        sys.exit()
     unittest.main(verbosity=2)

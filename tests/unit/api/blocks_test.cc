@@ -76,6 +76,17 @@ TEST_F(ApiTest, BlockUsedOnAnotherStreamIsPendingAfterItsFree) {
   EXPECT_EQ(nofrag_free(next), NOFRAG_OK);
 }
 
+TEST_F(ApiTest, RetiredStreamIsAskedForNothingMore) {
+  void* block = nofrag_malloc(kTestMiB, 0, test_stream(7));
+  ASSERT_NE(block, nullptr);
+  EXPECT_EQ(nofrag_retire_stream(0, test_stream(7)), NOFRAG_OK);
+  // Destroyed here. The block outlives its stream.
+  EXPECT_EQ(nofrag_free(block), NOFRAG_OK);
+  EXPECT_EQ(nofrag_trim(0, 0, nullptr), NOFRAG_OK);
+  EXPECT_EQ(device_stats().reserved_bytes, device_stats().mapped_in_use_bytes);
+  EXPECT_EQ(nofrag_retire_stream(99, test_stream(7)), NOFRAG_INVALID_ARGUMENT);
+}
+
 TEST_F(ApiTest, HugeSizesFailCleanly) {
   for (const std::size_t size : {SIZE_MAX,
                                  SIZE_MAX - 511,

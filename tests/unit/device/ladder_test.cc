@@ -78,13 +78,14 @@ TEST_F(LadderTest, OtherStreamsMemoryServesBehindADeviceWait) {
 }
 
 TEST_F(LadderTest, DoneMemoryOfOtherStreamsIsPreferredToGrowth) {
-  start(64 * kMiB);
-  const VirtAddr a = allocate(8 * kMiB, kA);
+  start(512 * kMiB);
+  // Large enough for the free to record its marker at once.
+  const VirtAddr a = allocate(64 * kMiB, kA);
   const VirtAddr other = allocate(Bytes(512), kB);
   free(a);
   sim_->complete_all();
   recorder_->take();
-  EXPECT_EQ(allocate(8 * kMiB, kB), a);
+  EXPECT_EQ(allocate(64 * kMiB, kB), a);
   const Calls calls = recorder_->take();
   EXPECT_EQ(std::count(calls.begin(), calls.end(), "stream_wait"), 0);
   EXPECT_EQ(std::count(calls.begin(), calls.end(), "create 4"), 0);
