@@ -101,6 +101,7 @@ TraceReport replay_one(const std::string& path,
           {allocator,
            session.min_capacity(allocator, capacity ? nullptr : &report.runs.back(), update)});
     }
+    session.finish(allocator);
   }
   progress.clear();
   for (const std::string& note : session.notes()) {

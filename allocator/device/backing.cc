@@ -21,10 +21,12 @@ constexpr int kIdleScan = 64;
 bool DeviceAllocator::Impl::within_soft_limit(Bytes more, Bytes request) const {
   const Bytes allocated = live_bytes + pending_bytes;
   const Bytes peak = std::max(peak_allocated, allocated + request);
-  // Never less than one full handle: a small job must not grow granule by granule.
-  const auto slack = std::max(
-      handle_size,
-      Bytes(static_cast<std::uint64_t>(static_cast<double>(peak.count()) * options.reserve_slack)));
+  // Up to one full handle more whatever the slack, so that a small job does not grow granule by
+  // granule; but never more than the job itself: one of a megabyte must not hold sixteen.
+  const Bytes floor = std::min(handle_size, peak);
+  const auto share =
+      Bytes(static_cast<std::uint64_t>(static_cast<double>(peak.count()) * options.reserve_slack));
+  const Bytes slack = std::max(floor, share);
   return physical.reserved() + more <= round_up(peak + slack, info.granularity);
 }
 

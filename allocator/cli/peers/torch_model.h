@@ -47,20 +47,20 @@ class TorchModel : public ReplayAllocator {
     State state = State::kFree;
   };
   struct FreeKey {
-    std::uint64_t size;
-    std::uint64_t address;
-    Index block;
+    std::uint64_t size = 0;
+    std::uint64_t address = 0;
+    Index block = kNone;
     auto operator<=>(const FreeKey&) const = default;
   };
   struct AddressKey {
-    std::uint64_t address;
-    Index block;
+    std::uint64_t address = 0;
+    Index block = kNone;
     auto operator<=>(const AddressKey&) const = default;
   };
   using FreeSet = std::pmr::set<FreeKey>;
   struct Arena {
     StreamId stream;
-    bool small;
+    bool small = false;
     FreeSet free;                        // smallest first, then lowest address
     std::pmr::set<AddressKey> unmapped;  // address space without memory (expandable only)
   };
@@ -96,7 +96,7 @@ class TorchModel : public ReplayAllocator {
  private:
   struct Pending {
     EventId event;
-    Index block;
+    Index block = kNone;
   };
 
   Index arena_for(StreamId stream, bool small);

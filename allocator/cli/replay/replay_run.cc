@@ -80,6 +80,16 @@ class Player {
   }
 
  private:
+  // On a real device others may hold memory too.
+  [[nodiscard]] Bytes available(Bytes reserved) const {
+    if (target_.simulated != nullptr) {
+      return target_.capacity;
+    }
+    const Result<MemoryInfo> memory = target_.driver->memory_info(target_.device);
+    return memory.ok() ? std::min(target_.capacity, reserved + memory.value().free)
+                       : target_.capacity;
+  }
+
   void stop(std::size_t at, Error error) {
     const TraceEvent& event = trace_.events[at];
     const bool out_of_memory = error.code == Errc::kOutOfMemory || error.code == Errc::kLimit;
@@ -94,7 +104,7 @@ class Player {
     oom.live = live_ - round_up(Bytes(event.size), kTraceRounding);
     oom.reserved = target_.allocator->reserved();
     oom.free_granules = target_.allocator->free_granules();
-    oom.cause = oom_cause(target_.capacity, oom.live, oom.requested);
+    oom.cause = oom_cause(available(oom.reserved), oom.live, oom.requested);
     run_->oom = std::move(oom);
   }
 

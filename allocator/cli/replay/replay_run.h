@@ -58,8 +58,9 @@ struct ReplayTarget {
   ReplayAllocator* allocator = nullptr;
   Driver* driver = nullptr;
   SimulatedDriver* simulated = nullptr;  // the same driver where it is simulated
-  Bytes capacity;                        // what could be held at most, for the verdict at the end
-  bool one_stream = false;               // the device cannot tell the trace's streams apart
+  DeviceOrdinal device;
+  Bytes capacity;           // what could be held at most, for the verdict at the end
+  bool one_stream = false;  // the device cannot tell the trace's streams apart
 };
 
 // Fills the outcome fields of `run`.

@@ -84,6 +84,12 @@ TorchProcess* ReplaySession::torch(std::string_view allocator) {
   return at->second.get();
 }
 
+void ReplaySession::finish(std::string_view allocator) {
+  if (const auto at = torch_.find(allocator); at != torch_.end()) {
+    torch_.erase(at);
+  }
+}
+
 ReplayRun ReplaySession::run(std::string_view allocator,
                              std::optional<Bytes> capacity,
                              const ReplayProgress& progress) {
@@ -114,6 +120,7 @@ ReplayRun ReplaySession::run_here(std::string_view allocator,
   ReplayTarget target;
   target.driver = session.driver.get();
   target.simulated = session.simulated;
+  target.device = session.device;
   target.capacity = capacity.value_or(session.info.total_memory);
   if (!target_.is_simulated()) {
     config.limit = capacity.value_or(kNoLimit);

@@ -43,6 +43,8 @@ class ReplaySession {
   std::optional<Bytes> min_capacity(std::string_view allocator,
                                     const ReplayRun* free_run,
                                     const ReplayProgress& progress);
+  // Ends the allocator's own process, if it has one, and with it what that holds of the device.
+  void finish(std::string_view allocator);
   [[nodiscard]] Bytes granule() const { return granule_; }
   // What the user should know about how the runs were made; each once.
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }

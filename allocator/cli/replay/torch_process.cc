@@ -172,7 +172,8 @@ ReplayRun TorchProcess::run(std::optional<Bytes> capacity, Bytes most) {
     oom.live = Bytes(end.at("live").get<std::uint64_t>());
     oom.reserved = Bytes(end.at("reserved").get<std::uint64_t>());
     oom.free_granules = Bytes(end.at("free_granules").get<std::uint64_t>());
-    oom.cause = oom_cause(most, oom.live, oom.requested);
+    const Bytes available = oom.reserved + Bytes(end.at("driver_free").get<std::uint64_t>());
+    oom.cause = oom_cause(std::min(most, available), oom.live, oom.requested);
     run.oom = std::move(oom);
   }
   return run;

@@ -109,9 +109,11 @@ for line in source:
             live=sum(sizes[block] for block in live),
             reserved=after["reserved_bytes.all.current"],
             free_granules=free_granules(),
+            driver_free=torch.cuda.mem_get_info(device)[0],
         )
     for pointer in live.values():
         release(pointer)
+    torch.cuda.empty_cache()  # the memory is another allocator's now
     answer(**fields)
 )py";
 

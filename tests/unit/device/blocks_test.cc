@@ -75,6 +75,8 @@ TEST_F(BlocksTest, LoweringTheLimitTrimsWhatIsIdle) {
   allocator_->set_limit(4 * kMiB);
   EXPECT_EQ(allocator_->stats().reserved, 8 * kMiB) << "what lives stays";
   allocator_->set_memory_fraction(0.5);
+  EXPECT_EQ(allocator_->stats().limit, 4 * kMiB) << "the lower of the two holds";
+  allocator_->set_limit(kNoLimit);
   EXPECT_EQ(allocator_->stats().limit, 32 * kMiB);
   allocator_->set_memory_fraction(1.0);
   EXPECT_EQ(allocator_->stats().limit, kNoLimit);
