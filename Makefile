@@ -40,7 +40,7 @@ tsan: ## the threaded tests under ThreadSanitizer
 
 fuzz: ## every fuzzer for FUZZ_SECONDS (60)
 	@scripts/setup.sh
-	@scripts/test.sh clang
+	@scripts/test.sh fuzz
 
 format: ## rewrite the sources with clang-format
 	@git ls-files -z '*.h' '*.cc' '*.cu' '*.c' | xargs -0 clang-format-14 -i
