@@ -67,6 +67,7 @@ class DeviceAllocator::Impl {
 
   // device_allocator.cc
   void note_allocated(Block* block, Pool& pool);
+  bool ask_callbacks(std::unique_lock<RankedMutex>& lock, Bytes size);
   void settle_or_set_aside(PoolKey key);
 
   // backing.cc
@@ -114,7 +115,13 @@ class DeviceAllocator::Impl {
   void emit(
       EventKind kind, VirtAddr address, Bytes size, StreamId stream, std::uint32_t detail = 0) {
     if (sink != nullptr) [[unlikely]] {
-      sink->on_event({kind, device, address, size, stream, 0, detail});
+      sink->on_event({kind, device, address, size, stream, 0, 0, detail});
+    }
+  }
+  void emit(EventKind kind, const Block& block, StreamId stream) {
+    if (sink != nullptr) [[unlikely]] {
+      const PoolKey pool = block.pool->key;
+      sink->on_event({kind, device, block.address, block.size, stream, pool.first, pool.second, 0});
     }
   }
 
@@ -156,6 +163,8 @@ class DeviceAllocator::Impl {
   OomReport last_report;
   EventSink* sink = nullptr;
   std::vector<PressureCallback> callbacks;
+  // Threads inside a pressure callback: what they allocate there asks no callback again.
+  std::vector<std::uint64_t> threads_in_callback;
 };
 
 }  // namespace nofrag
