@@ -1,6 +1,8 @@
 #include "device/device_allocator.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "base/thread_id.h"
 #include "device/device_impl.h"
@@ -12,6 +14,9 @@ using Lock = std::unique_lock<RankedMutex>;
 
 // The first half of the names under which pools are set aside; callers cannot use it.
 constexpr std::uint64_t kSetAside = UINT64_MAX;
+
+// A filter is a comparison and perhaps a driver query: far less than this.
+constexpr std::chrono::milliseconds kFilterPatience{100};
 
 constexpr Bytes kLargestRequest{std::uint64_t{1} << 60};
 
@@ -114,7 +119,7 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size, StreamId stream, c
   for (bool asked = false;; asked = true) {
     Pool* pool = nullptr;
     if (key == nullptr) {
-      pool = &s.route(stream);
+      pool = &s.route(lock, stream);
     } else {
       const auto found = s.pools.find(*key);
       // A released pool's memory may still be written by graphs; begin_allocate_to_pool settles it.
@@ -264,7 +269,7 @@ Status DeviceAllocator::begin_allocate_to_pool(PoolKey pool, StreamFilter filter
       s.pools.try_emplace(pool, pool, s.context, RangeHeap::Sharing::kPrivate).first->second;
   ++target.use_count;
   target.settled = false;
-  s.routes.push_back({pool, std::move(filter)});
+  s.routes.push_back(std::make_shared<Route>(pool, std::move(filter)));
   return {};
 }
 
@@ -287,15 +292,26 @@ void DeviceAllocator::Impl::settle_or_set_aside(PoolKey key) {
 
 Status DeviceAllocator::end_allocate_to_pool(PoolKey pool) {
   Impl& s = *impl_;
-  const Lock lock(s.mutex);
-  const auto route = std::find_if(
-      s.routes.rbegin(), s.routes.rend(), [&](const Route& r) { return r.pool == pool; });
-  if (route == s.routes.rend()) {
-    return Errc::kInvalidArgument;
+  std::shared_ptr<Route> ended;
+  {
+    const Lock lock(s.mutex);
+    const auto route = std::find_if(
+        s.routes.rbegin(), s.routes.rend(), [&](const auto& r) { return r->pool == pool; });
+    if (route == s.routes.rend()) {
+      return Errc::kInvalidArgument;
+    }
+    ended = *route;
+    s.routes.erase(std::next(route).base());
+    if (!s.filling_pool()) {
+      s.flush_deferred_plain();
+    }
   }
-  s.routes.erase(std::next(route).base());
-  if (!s.filling_pool()) {
-    s.flush_deferred_plain();
+  // What the filter refers to may die after this call: threads still inside it are waited for, but
+  // not for ever, because one whose filter threw never counts itself out.
+  const auto patience = std::chrono::steady_clock::now() + kFilterPatience;
+  while (ended->asking.load(std::memory_order_acquire) > 0 &&
+         std::chrono::steady_clock::now() < patience) {
+    std::this_thread::yield();
   }
   return {};
 }
