@@ -15,7 +15,7 @@ help:
 demo: ## build the tool, replay recorded jobs on a simulated H100, compare allocators
 	@scripts/setup.sh --minimal
 	@mkdir -p build && cmake --preset release > build/demo-configure.log 2>&1 || { cat build/demo-configure.log; exit 1; }
-	@cmake --build --preset release -j $(JOBS) --target bin/nofrag
+	@cmake --build --preset release -j $(JOBS) --target bin/nofrag nofrag_shared
 	build/release/bin/nofrag replay $(DEMO_TRACES) --device $(DEMO_DEVICE)
 
 test: ## everything CI runs: format, lint, tests, sanitizers, fuzzers, clang-tidy
@@ -40,7 +40,7 @@ tsan: ## the threaded tests under ThreadSanitizer
 
 fuzz: ## every fuzzer for FUZZ_SECONDS (60)
 	@scripts/setup.sh
-	@scripts/test.sh clang
+	@scripts/test.sh fuzz
 
 format: ## rewrite the sources with clang-format
 	@git ls-files -z '*.h' '*.cc' '*.cu' '*.c' | xargs -0 clang-format-14 -i

@@ -7,8 +7,8 @@
 #   lint     layering, sizes, header banners, links of the documentation, and proof that they bite
 #   release  g++ build as users run it, and every test (gpu and torch ones skip where there is none)
 #   headers  every header compiles alone
-#   clang    clang build, the fast tests, and each fuzzer for FUZZ_SECONDS
-#   asan     AddressSanitizer and UBSan: every test
+#   asan     clang build with AddressSanitizer and UBSan (the preset clang), and every test
+#   fuzz     each fuzzer of that build for FUZZ_SECONDS
 #   tsan     ThreadSanitizer: the tests marked THREADED
 #   tidy     clang-tidy over allocator/ and torch_plugin/
 #
@@ -19,7 +19,7 @@ cd "$(dirname "$0")/.."
 
 JOBS="${JOBS:-$(nproc)}"
 FUZZ_SECONDS="${FUZZ_SECONDS:-20}"
-all_lanes=(format lint release headers clang asan tsan tidy)
+all_lanes=(format lint release headers asan fuzz tsan tidy)
 logs=build/test-logs
 
 configure() { # PRESET
@@ -93,9 +93,13 @@ run_fuzzer() { # PROGRAM
   echo "$name: $(sed -n 's/^stat::number_of_executed_units: //p' "$log") inputs in $FUZZ_SECONDS s, nothing found"
 }
 
-lane_clang() {
+lane_asan() {
   build clang
-  run_ctest clang -L fast
+  run_ctest clang -LE '^lint$'
+}
+
+lane_fuzz() {
+  build clang
   local fuzzers
   mapfile -t fuzzers < <(find build/clang/bin -name '*_fuzz' -type f | sort)
   if [ "${#fuzzers[@]}" -eq 0 ]; then
@@ -105,11 +109,6 @@ lane_clang() {
   export -f run_fuzzer
   export FUZZ_SECONDS logs
   printf '%s\0' "${fuzzers[@]}" | xargs -0 -P "$JOBS" -n 1 bash -c 'run_fuzzer "$1"' bash
-}
-
-lane_asan() {
-  build asan
-  run_ctest asan
 }
 
 lane_tsan() {

@@ -25,6 +25,14 @@ BLOCK = re.compile(r"^(?:<!-- output of: (?P<of>.*?) -->\n)?```(?P<kind>\w*)\n(?
 NOT_RUN_HERE = {"make test": "this test is a part of it"}
 
 
+# Appended to README's Python: PyTorch computes, and nofrag saw it allocate.
+CHECK_TORCH = """
+import torch
+assert torch.ones(8, device="cuda").sum().item() == 8
+assert nofrag_torch.stats()["devices"][0]["allocations"] > 0
+"""
+
+
 def blocks(kind):
     return [match for match in BLOCK.finditer(README) if match["kind"] == kind]
 
@@ -100,7 +108,7 @@ class Readme(unittest.TestCase):
     @unittest.skipUnless(gpu_and_torch(), "needs PyTorch and a GPU")
     def test_python_blocks_run(self):
         for block in blocks("python"):
-            script = block["text"] + "\nimport torch\nassert torch.ones(8, device='cuda').sum().item() == 8\n"
+            script = block["text"] + CHECK_TORCH
             done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
