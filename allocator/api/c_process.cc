@@ -99,6 +99,9 @@ namespace {
 
 template <typename Function>
 nofrag_status add_callback(nofrag::CallbackList<Function>& list, Function callback, void* user) {
+  if (Process::instance().forked()) {
+    return nofrag::to_status(Process::instance().start().code());  // the list's lock may be stuck
+  }
   if (callback == nullptr) {
     return nofrag::invalid_argument("the callback is NULL");
   }
@@ -112,6 +115,9 @@ nofrag_status add_callback(nofrag::CallbackList<Function>& list, Function callba
 
 template <typename Function>
 nofrag_status remove_callback(nofrag::CallbackList<Function>& list, Function callback, void* user) {
+  if (Process::instance().forked()) {
+    return nofrag::to_status(Process::instance().start().code());
+  }
   return list.remove(callback, user) ? NOFRAG_OK
                                      : nofrag::invalid_argument("no such callback was added");
 }

@@ -30,7 +30,9 @@ struct AllocatorEvent {
   VirtAddr address;
   Bytes size;
   StreamId stream;
-  std::uint64_t pool = 0;
+  // The pool of a block's events; {0, 0} is the default pool and everything that has none.
+  std::uint64_t pool_first = 0;
+  std::uint64_t pool_second = 0;
   std::uint32_t detail = 0;
 };
 

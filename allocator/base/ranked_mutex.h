@@ -16,7 +16,6 @@ enum class LockRank : unsigned char {
   kRuntime = 10,  // the table of device allocators
   kDevice = 20,   // one device allocator: pools, heaps, streams, counters
   kDriver = 30,   // simulated driver state, driver ledgers
-  kSink = 40,     // event sink installation
 };
 
 class RankedMutex {

@@ -37,7 +37,7 @@ void Progress::update(std::uint64_t done) {
 
 void Progress::clear() {
   if (shown_ && terminal_) {
-    fmt::print(stderr, "\r\x1b[K");
+    std::fputs("\r\x1b[K", stderr);  // also from the destructor: must not throw
     std::fflush(stderr);
   }
   shown_ = false;

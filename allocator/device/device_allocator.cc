@@ -1,13 +1,22 @@
 #include "device/device_allocator.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
+#include "base/thread_id.h"
 #include "device/device_impl.h"
 
 namespace nofrag {
 namespace {
 
 using Lock = std::unique_lock<RankedMutex>;
+
+// The first half of the names under which pools are set aside; callers cannot use it.
+constexpr std::uint64_t kSetAside = UINT64_MAX;
+
+// A filter is a comparison and perhaps a driver query: far less than this.
+constexpr std::chrono::milliseconds kFilterPatience{100};
 
 constexpr Bytes kLargestRequest{std::uint64_t{1} << 60};
 
@@ -38,7 +47,7 @@ DeviceAllocator::Impl::Impl(Driver& device_driver,
 DeviceAllocator::Impl::~Impl() {
   driver.device_synchronize(device).ignore();
   routes.clear();
-  streams.all_done();
+  streams.all_done(true);
   std::vector<Block*> live;
   blocks.for_each([&live](Block* block) { live.push_back(block); });
   settle_pending(true);
@@ -110,10 +119,13 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size, StreamId stream, c
   for (bool asked = false;; asked = true) {
     Pool* pool = nullptr;
     if (key == nullptr) {
-      pool = &s.route(stream);
+      pool = &s.route(lock, stream);
     } else {
       const auto found = s.pools.find(*key);
-      if (found == s.pools.end()) {
+      // A released pool's memory may still be written by graphs; begin_allocate_to_pool settles it.
+      const bool released =
+          found != s.pools.end() && found->second.is_private() && found->second.use_count == 0;
+      if (found == s.pools.end() || released) {
         return Errc::kInvalidArgument;
       }
       pool = &found->second;
@@ -124,25 +136,34 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size, StreamId stream, c
       NOFRAG_EXPENSIVE(s.check_locked());
       return block.value()->address;
     }
-    // Callbacks run without the lock: they free blocks. Once a request.
-    const std::vector<PressureCallback> callbacks =
-        asked ? std::vector<PressureCallback>{} : s.callbacks;
-    bool freed = false;
-    if (!callbacks.empty()) {
-      lock.unlock();
-      for (const PressureCallback& callback : callbacks) {
-        freed = callback(s.device, size) || freed;
-      }
-      lock.lock();
-      if (freed) {
-        s.count_rung(Rung::kPressureCallbacks, size);
-        continue;
-      }
+    if (!asked && s.ask_callbacks(lock, size)) {
+      s.count_rung(Rung::kPressureCallbacks, size);
+      continue;
     }
     s.note_failure(size, stream, block.error());
     NOFRAG_EXPENSIVE(s.check_locked());
     return block.error();
   }
+}
+
+// Callbacks run without the lock: they free blocks, and may allocate.
+bool DeviceAllocator::Impl::ask_callbacks(std::unique_lock<RankedMutex>& lock, Bytes size) {
+  const std::uint64_t self = this_thread_id();
+  const bool inside = std::find(threads_in_callback.begin(), threads_in_callback.end(), self) !=
+                      threads_in_callback.end();
+  if (callbacks.empty() || inside) {
+    return false;
+  }
+  const std::vector<PressureCallback> asked = callbacks;
+  threads_in_callback.push_back(self);
+  lock.unlock();
+  bool freed = false;
+  for (const PressureCallback& callback : asked) {
+    freed = callback(device, size) || freed;
+  }
+  lock.lock();
+  std::erase(threads_in_callback, self);
+  return freed;
 }
 
 void DeviceAllocator::Impl::note_allocated(Block* block, Pool& pool) {
@@ -155,7 +176,7 @@ void DeviceAllocator::Impl::note_allocated(Block* block, Pool& pool) {
   peak_allocated = std::max(peak_allocated, live_bytes + pending_bytes);
   ++live_blocks;
   ++allocations;
-  emit(EventKind::kAlloc, block->address, block->size, block->clock->stream);
+  emit(EventKind::kAlloc, *block, block->clock->stream);
 }
 
 Status DeviceAllocator::free(VirtAddr address) {
@@ -165,7 +186,7 @@ Status DeviceAllocator::free(VirtAddr address) {
   if (block == nullptr) {
     return Errc::kUnknownPointer;
   }
-  s.emit(EventKind::kFreeRequested, address, block->size, block->clock->stream);
+  s.emit(EventKind::kFreeRequested, *block, block->clock->stream);
   s.blocks.erase(address);
   s.requested_bytes -= block->requested;
   s.live_bytes -= block->size;
@@ -207,7 +228,7 @@ Status DeviceAllocator::record_stream(VirtAddr address, StreamId stream) {
   use->block = block;
   use->next = block->uses;
   block->uses = use;
-  s.emit(EventKind::kRecordStream, address, block->size, stream);
+  s.emit(EventKind::kRecordStream, *block, stream);
   return {};
 }
 
@@ -238,7 +259,7 @@ bool DeviceAllocator::owns(VirtAddr address) const {
 }
 
 Status DeviceAllocator::begin_allocate_to_pool(PoolKey pool, StreamFilter filter) {
-  if (pool == PoolKey{}) {
+  if (pool == PoolKey{} || pool.first == kSetAside) {
     return Errc::kInvalidArgument;
   }
   Impl& s = *impl_;
@@ -248,7 +269,7 @@ Status DeviceAllocator::begin_allocate_to_pool(PoolKey pool, StreamFilter filter
       s.pools.try_emplace(pool, pool, s.context, RangeHeap::Sharing::kPrivate).first->second;
   ++target.use_count;
   target.settled = false;
-  s.routes.push_back({pool, std::move(filter)});
+  s.routes.push_back(std::make_shared<Route>(pool, std::move(filter)));
   return {};
 }
 
@@ -265,21 +286,32 @@ void DeviceAllocator::Impl::settle_or_set_aside(PoolKey key) {
     return;
   }
   auto node = pools.extract(found);
-  node.key() = PoolKey{UINT64_MAX, ++pools_set_aside};
+  node.key() = PoolKey{kSetAside, ++pools_set_aside};
   pools.insert(std::move(node));
 }
 
 Status DeviceAllocator::end_allocate_to_pool(PoolKey pool) {
   Impl& s = *impl_;
-  const Lock lock(s.mutex);
-  const auto route = std::find_if(
-      s.routes.rbegin(), s.routes.rend(), [&](const Route& r) { return r.pool == pool; });
-  if (route == s.routes.rend()) {
-    return Errc::kInvalidArgument;
+  std::shared_ptr<Route> ended;
+  {
+    const Lock lock(s.mutex);
+    const auto route = std::find_if(
+        s.routes.rbegin(), s.routes.rend(), [&](const auto& r) { return r->pool == pool; });
+    if (route == s.routes.rend()) {
+      return Errc::kInvalidArgument;
+    }
+    ended = *route;
+    s.routes.erase(std::next(route).base());
+    if (!s.filling_pool()) {
+      s.flush_deferred_plain();
+    }
   }
-  s.routes.erase(std::next(route).base());
-  if (!s.filling_pool()) {
-    s.flush_deferred_plain();
+  // What the filter refers to may die after this call: threads still inside it are waited for, but
+  // not for ever, because one whose filter threw never counts itself out.
+  const auto patience = std::chrono::steady_clock::now() + kFilterPatience;
+  while (ended->asking.load(std::memory_order_acquire) > 0 &&
+         std::chrono::steady_clock::now() < patience) {
+    std::this_thread::yield();
   }
   return {};
 }

@@ -48,8 +48,8 @@ struct BlockInfo {
   PoolKey pool;
 };
 
-// Says whether an allocation on this stream belongs to the pool being filled. Called under the
-// device lock: it may query the driver but must not call the allocator.
+// Says whether an allocation on this stream belongs to the pool being filled. Called without any lock
+// of ours, by the allocating thread; never again once end_allocate_to_pool has returned.
 using StreamFilter = std::function<bool(StreamId)>;
 
 // Asked to give memory back before an allocation fails; true if it freed something. Called without

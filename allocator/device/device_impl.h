@@ -6,7 +6,10 @@
 // on), report.cc (statistics and the out-of-memory report).
 #pragma once
 
+#include <atomic>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -42,10 +45,17 @@ struct Pool {
   [[nodiscard]] bool lends() const { return !is_private() || (use_count == 0 && settled); }
 };
 
+// One begin of a pool. Filters are asked without the device lock: a framework's may throw (PyTorch's
+// does on a CUDA error), and its exception passes through frames that cannot unlock, because they are
+// built without exceptions and against another C++ runtime than the one that throws.
 struct Route {
   PoolKey pool;
   StreamFilter filter;
+  std::atomic<int> asking{0};  // threads inside the filter; one that threw never comes back
+
+  Route(PoolKey key, StreamFilter accepts) : pool(key), filter(std::move(accepts)) {}
 };
+using Routes = std::vector<std::shared_ptr<Route>>;
 
 class DeviceAllocator::Impl {
  public:
@@ -62,11 +72,13 @@ class DeviceAllocator::Impl {
   Result<Block*> last_resort(Pool& pool, Bytes size, Bytes requested, StreamClock& clock);
   Result<Block*> allocate_plain(Bytes size, Bytes requested, StreamClock& clock);
   Result<VirtAddr> take_plain(Bytes size);
-  Pool& route(StreamId stream);
+  // The pool of an allocation on `stream`; gives the lock up while filters are asked.
+  Pool& route(std::unique_lock<RankedMutex>& lock, StreamId stream);
   void count_rung(Rung rung, Bytes size);
 
   // device_allocator.cc
   void note_allocated(Block* block, Pool& pool);
+  bool ask_callbacks(std::unique_lock<RankedMutex>& lock, Bytes size);
   void settle_or_set_aside(PoolKey key);
 
   // backing.cc
@@ -114,7 +126,13 @@ class DeviceAllocator::Impl {
   void emit(
       EventKind kind, VirtAddr address, Bytes size, StreamId stream, std::uint32_t detail = 0) {
     if (sink != nullptr) [[unlikely]] {
-      sink->on_event({kind, device, address, size, stream, 0, detail});
+      sink->on_event({kind, device, address, size, stream, 0, 0, detail});
+    }
+  }
+  void emit(EventKind kind, const Block& block, StreamId stream) {
+    if (sink != nullptr) [[unlikely]] {
+      const PoolKey pool = block.pool->key;
+      sink->on_event({kind, device, block.address, block.size, stream, pool.first, pool.second, 0});
     }
   }
 
@@ -133,8 +151,8 @@ class DeviceAllocator::Impl {
   std::map<PoolKey, Pool> pools;  // nodes never move
   Pool* default_pool = nullptr;
   std::uint64_t pools_set_aside = 0;
-  std::vector<Route> routes;  // innermost last
-  AddressMap<Block> blocks;   // live blocks by address
+  Routes routes;             // innermost last
+  AddressMap<Block> blocks;  // live blocks by address
   // Pending uses by clock index, oldest first.
   std::vector<std::vector<StreamUse*>> waiting;
   // Plain backend: frees put off while a pool is being filled (a capture may be under way).
@@ -156,6 +174,8 @@ class DeviceAllocator::Impl {
   OomReport last_report;
   EventSink* sink = nullptr;
   std::vector<PressureCallback> callbacks;
+  // Threads inside a pressure callback: what they allocate there asks no callback again.
+  std::vector<std::uint64_t> threads_in_callback;
 };
 
 }  // namespace nofrag

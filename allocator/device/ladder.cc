@@ -8,13 +8,31 @@
 namespace nofrag {
 
 // The innermost pool being filled whose filter accepts the stream, else the default pool.
-Pool& DeviceAllocator::Impl::route(StreamId stream) {
-  for (auto it = routes.rbegin(); it != routes.rend(); ++it) {
-    if (!it->filter || it->filter(stream)) {
-      return pools.find(it->pool)->second;
+Pool& DeviceAllocator::Impl::route(std::unique_lock<RankedMutex>& lock, StreamId stream) {
+  if (routes.empty()) {
+    return *default_pool;
+  }
+  const Routes asked = routes;
+  for (const auto& route : asked) {
+    route->asking.fetch_add(1, std::memory_order_relaxed);
+  }
+  lock.unlock();
+  PoolKey chosen;
+  for (auto it = asked.rbegin(); it != asked.rend(); ++it) {
+    if (!(*it)->filter || (*it)->filter(stream)) {
+      chosen = (*it)->pool;
+      break;
     }
   }
-  return *default_pool;
+  for (const auto& route : asked) {
+    route->asking.fetch_sub(1, std::memory_order_release);
+  }
+  lock.lock();
+  // Ended and released by another thread meanwhile: nobody's capture any more.
+  const auto found = pools.find(chosen);
+  const bool usable =
+      found != pools.end() && (!found->second.is_private() || found->second.use_count > 0);
+  return usable ? found->second : *default_pool;
 }
 
 void DeviceAllocator::Impl::count_rung(Rung rung, Bytes size) {

@@ -47,7 +47,7 @@ void DeviceAllocator::Impl::finish_free(Block* block) {
   StreamClock& clock = *block->clock;
   const Tick tick = block->state == BlockState::kPending ? block->tick : clock.stamp();
   const Bytes size = block->size;
-  emit(EventKind::kFreeCompleted, block->address, size, clock.stream);
+  emit(EventKind::kFreeCompleted, *block, clock.stream);
   if (virtual_memory) {
     block->region->heap->free(block, tick);
     maybe_mark(clock, size);
@@ -224,8 +224,9 @@ void DeviceAllocator::Impl::release_idle(Bytes keep) {
     for (Handle* handle = pool.heap.first_idle();
          handle != nullptr && physical.reserved() > keep;) {
       Handle* next = handle->next_idle;
-      // A stream that cannot be waited for (a capture) keeps its handle.
-      if (wait_for_handle(*handle).ok()) {
+      // While a pool is filled a capture may be under way: nothing is waited for. A stream that cannot
+      // be waited for keeps its handle.
+      if (filling_pool() ? handle_done(*handle) : wait_for_handle(*handle).ok()) {
         if (const Result<PhysicalHandle> unmapped = unmap_idle(handle); unmapped.ok()) {
           emit(EventKind::kRelease, VirtAddr{}, unmapped.value().size, StreamId{});
           physical.release(unmapped.value());

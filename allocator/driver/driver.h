@@ -141,7 +141,14 @@ class Driver {
   // Work queued on `stream` after this call starts only when `event` is done. The host goes on.
   virtual Status stream_wait(DeviceOrdinal device, StreamId stream, EventId event) = 0;
   virtual Result<bool> stream_is_capturing(DeviceOrdinal device, StreamId stream) = 0;
+  // A number that no other stream of this process ever has. The driver gives a destroyed stream's
+  // handle to the next one made, while the old one's work may still run (measured): the handle alone
+  // does not say which stream is meant. kNotSupported where the driver cannot tell (before CUDA 12).
+  // Reads a field; not in the ledger.
+  virtual Result<std::uint64_t> stream_identity(DeviceOrdinal device, StreamId stream) = 0;
   virtual Status stream_synchronize(DeviceOrdinal device, StreamId stream) = 0;
+  // Waits for all streams of the device's primary context (green contexts made from it included) and,
+  // if the thread has another context of this device current, for that one's.
   virtual Status device_synchronize(DeviceOrdinal device) = 0;
 
   // A snapshot of all calls made so far through this object.

@@ -2,7 +2,9 @@
 //
 // Owns: copies of the pairs. Layer: runtime. Invariants: no pair twice; count() <= kMost.
 // Threads: any. for_each calls without the lock on a copy, so a callback may add, remove and
-// allocate, and one that was just removed may still be running. Failure: add() is false when full,
+// allocate, and one that was just removed may still be running. A call made from inside a callback of
+// the same kind by the same thread calls none: an allocation that fails in an out-of-memory callback
+// does not start it again. Failure: add() is false when full,
 // remove() when the pair is not there. Cost: O(kMost).
 #pragma once
 
@@ -45,6 +47,9 @@ class CallbackList {
   // `call(function, user)` for each, in the order they were added.
   template <typename Call>
   void for_each(Call call) {
+    if (inside_) {
+      return;
+    }
     std::array<Entry, kMost> copy;
     std::size_t count = 0;
     {
@@ -52,9 +57,11 @@ class CallbackList {
       copy = entries_;
       count = count_;
     }
+    inside_ = true;
     for (std::size_t i = 0; i < count; ++i) {
       call(copy[i].function, copy[i].user);
     }
+    inside_ = false;
   }
 
  private:
@@ -70,6 +77,8 @@ class CallbackList {
     }
     return i;
   }
+
+  static inline thread_local bool inside_ = false;
 
   std::mutex mutex_;
   std::array<Entry, kMost> entries_{};  // Sync: mutex_

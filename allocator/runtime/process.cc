@@ -265,10 +265,17 @@ bool Process::call_pressure_callbacks(DeviceOrdinal device, Bytes needed) {
   return freed;
 }
 
-// The child has this thread alone, and locks may be held for ever by threads that are not there:
-// touch nothing but the phase.
+// The child has this thread alone, and locks may be held for ever by threads that are not there. A
+// child of a process that never got as far as a driver may start afresh, unless another thread was
+// starting at that very moment.
 void Process::at_fork_child() {
-  instance().phase_.store(kForked, std::memory_order_release);
+  Process& process = instance();
+  const bool used = process.phase_.load(std::memory_order_acquire) == kReady;
+  if (!used && process.mutex_.try_lock()) {
+    process.mutex_.unlock();
+    return;
+  }
+  process.phase_.store(kForked, std::memory_order_release);
 }
 
 void Process::at_exit() {

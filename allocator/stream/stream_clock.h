@@ -36,7 +36,15 @@ struct StreamClock {
   std::uint32_t frees_since_marker = 0;
   // The thread a per-thread default stream belongs to: only it can record markers there. 0 = any.
   std::uint64_t owner_thread = 0;
-  // The stream is gone (retire): its last marker covers all its work, no more can be recorded.
+  // What the driver calls the stream beside its handle, which it gives to the next stream once this
+  // one is destroyed. 0 = the driver cannot tell, or a default stream.
+  std::uint64_t identity = 0;
+  // The driver refuses to record our events on it, as it does for another context's streams: waiting
+  // for the device does not wait for it.
+  bool foreign = false;
+  // The stream was destroyed without retire(): no marker can be recorded, only the device waited for.
+  bool gone = false;
+  // No more work can come: the last marker (or a wait for the device) covers all there was.
   bool retired = false;
 
   // The tick that covers the work queued so far. A retired stream takes no more work.

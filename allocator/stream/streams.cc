@@ -3,6 +3,16 @@
 #include "base/thread_id.h"
 
 namespace nofrag {
+namespace {
+
+constexpr std::uint64_t kLegacyStream = 1;  // CU_STREAM_LEGACY; also named 0
+
+// The driver's own streams: never destroyed, so their names never change their meaning.
+bool is_default(StreamId stream) {
+  return stream.value() == 0 || stream.is_per_thread();
+}
+
+}  // namespace
 
 Streams::Streams(Driver& driver, DeviceOrdinal device) : driver_(driver), device_(device) {}
 
@@ -17,31 +27,63 @@ Streams::~Streams() {
   }
 }
 
-StreamClock& Streams::make_clock(StreamId stream, std::uint64_t owner_thread) {
+std::uint64_t Streams::identity_of(StreamId stream) {
+  if (is_default(stream)) {
+    return 0;
+  }
+  const Result<std::uint64_t> identity = driver_.stream_identity(device_, stream);
+  return identity.ok() ? identity.value() : 0;
+}
+
+StreamClock& Streams::make_clock(StreamId stream,
+                                 std::uint64_t owner_thread,
+                                 std::uint64_t identity) {
   clocks_.push_back(std::make_unique<StreamClock>());
   StreamClock& made = *clocks_.back();
   made.stream = stream;
   made.owner_thread = owner_thread;
+  made.identity = identity;
   made.index = static_cast<std::uint32_t>(clocks_.size() - 1);
-  by_key_.emplace(Key{stream.value(), owner_thread}, &made);
+  by_key_.insert_or_assign(Key{stream.value(), owner_thread}, &made);
+  if (!is_default(stream)) {
+    // Now the caller vouches for the stream; later nobody may. This is where a stream of another
+    // context shows; any other refusal (a capture) means nothing.
+    mark(made).ignore();
+  }
   return made;
 }
 
 StreamClock& Streams::clock(StreamId stream) {
+  if (stream.value() == kLegacyStream) {
+    stream = StreamId(0);  // two names for one stream
+  }
   const bool per_thread = stream.is_per_thread();
+  const std::uint64_t identity = identity_of(stream);
   if (!per_thread && last_used_ != nullptr && last_used_->stream == stream &&
-      !last_used_->retired) {
+      last_used_->identity == identity) {
     return *last_used_;
   }
   const std::uint64_t owner = per_thread ? this_thread_id() : 0;
   const auto known = by_key_.find(Key{stream.value(), owner});
-  StreamClock& found = known != by_key_.end() ? *known->second : make_clock(stream, owner);
-  // Somebody uses the handle again: a new stream under an old name.
-  found.retired = false;
-  if (!per_thread) {
-    last_used_ = &found;
+  StreamClock* found = known != by_key_.end() ? known->second : nullptr;
+  if (found != nullptr && found->identity != identity) {
+    found->gone = true;  // its handle means another stream now
+    found = nullptr;
   }
-  return found;
+  if (found == nullptr) {
+    found = &make_clock(stream, owner, identity);
+  }
+  if (!per_thread) {
+    last_used_ = found;
+  }
+  return *found;
+}
+
+void Streams::forget_key(const StreamClock& clock) {
+  by_key_.erase(Key{clock.stream.value(), clock.owner_thread});
+  if (last_used_ == &clock) {
+    last_used_ = nullptr;
+  }
 }
 
 Result<EventId> Streams::take_event() {
@@ -58,7 +100,13 @@ void Streams::return_event(EventId event) {
 }
 
 Status Streams::mark(StreamClock& clock) {
-  if (clock.retired || (clock.owner_thread != 0 && clock.owner_thread != this_thread_id())) {
+  if (clock.retired || clock.gone ||
+      (clock.owner_thread != 0 && clock.owner_thread != this_thread_id())) {
+    return Errc::kInvalidArgument;
+  }
+  if (clock.identity != 0 && identity_of(clock.stream) != clock.identity) {
+    clock.gone = true;  // an event recorded by this handle would speak of another stream
+    forget_key(clock);
     return Errc::kInvalidArgument;
   }
   const Result<bool> capturing = driver_.stream_is_capturing(device_, clock.stream);
@@ -75,10 +123,12 @@ Status Streams::mark(StreamClock& clock) {
   if (const Status recorded = driver_.event_record(device_, event.value(), clock.stream);
       !recorded.ok()) {
     return_event(event.value());
+    clock.foreign = clock.foreign || recorded.code() == Errc::kInvalidArgument;
     return recorded;
   }
   clock.markers.push_back(event.value());
   ++clock.issued;
+  clock.foreign = false;
   clock.freed_since_marker = Bytes(0);
   clock.frees_since_marker = 0;
   return {};
@@ -98,9 +148,30 @@ void Streams::complete_through(StreamClock& clock, Tick tick) {
 
 void Streams::poll(StreamClock& clock) {
   // In stream order: the first marker that is not ready ends the search.
-  while (!clock.markers.empty() && driver_.event_query(device_, clock.markers.front()).ok()) {
+  while (!clock.markers.empty()) {
+    const Status ready = driver_.event_query(device_, clock.markers.front());
+    if (!ready.ok()) {
+      if (ready.code() == Errc::kCapturing || ready.code() == Errc::kInvalidArgument) {
+        replace_captured_marker(clock);
+      }
+      return;
+    }
     complete_through(clock, clock.completed + 1);
   }
+}
+
+// A capture began between the question and the record: the event became part of the graph and will
+// never say anything. One recorded now covers at least as much.
+void Streams::replace_captured_marker(StreamClock& clock) {
+  const Tick covered = clock.issued;
+  if (!mark(clock).ok()) {
+    return;
+  }
+  const EventId fresh = clock.markers.back();
+  clock.markers.pop_back();
+  clock.issued = covered;
+  driver_.event_destroy(device_, clock.markers.front()).ignore();
+  clock.markers.front() = fresh;
 }
 
 void Streams::poll_all() {
@@ -121,7 +192,12 @@ Status Streams::wait_host(StreamClock& clock, Tick tick) {
     return {};
   }
   if (const Status marked = mark_up_to(clock, tick); !marked.ok()) {
-    return marked.code() == Errc::kCapturing ? marked : wait_device_idle();
+    if (marked.code() == Errc::kCapturing) {
+      return marked;
+    }
+    const Status idle = wait_device_idle();
+    // Another context's stream is not done because the device's own are.
+    return idle.ok() && !clock.done(tick) ? Status(Errc::kNotReady) : idle;
   }
   const EventId event = clock.markers[tick - clock.completed - 1];
   if (const Status waited = driver_.event_synchronize(device_, event); !waited.ok()) {
@@ -162,17 +238,24 @@ Status Streams::wait_device(StreamClock& waiter, StreamClock& clock, Tick tick) 
 Status Streams::retire(StreamId stream) {
   const std::uint64_t owner = stream.is_per_thread() ? this_thread_id() : 0;
   const auto known = by_key_.find(Key{stream.value(), owner});
-  if (known == by_key_.end() || known->second->retired) {
+  if (known == by_key_.end()) {
     return {};
   }
-  const Status marked = mark(*known->second);
-  known->second->retired = marked.ok();
+  StreamClock& clock = *known->second;
+  const Status marked = mark(clock);
+  if (clock.gone) {
+    return {};  // that one is gone already; the stream meant now was never used
+  }
+  clock.retired = marked.ok();
+  if (clock.retired) {
+    forget_key(clock);
+  }
   return marked;
 }
 
 bool Streams::any_capturing() {
   for (const auto& clock : clocks_) {
-    if (clock->retired) {
+    if (clock->retired || clock->gone) {
       continue;
     }
     const Result<bool> capturing = driver_.stream_is_capturing(device_, clock->stream);
@@ -184,14 +267,18 @@ bool Streams::any_capturing() {
   return false;
 }
 
-void Streams::all_done() {
+void Streams::all_done(bool whatever_the_context) {
   for (const auto& clock : clocks_) {
+    if (clock->foreign && !whatever_the_context) {
+      continue;  // the wait did not include it
+    }
     complete_through(*clock, clock->issued);
     // Work that no marker covers yet is done too: give it a tick that is complete from the start.
     ++clock->issued;
     ++clock->completed;
     clock->freed_since_marker = Bytes(0);
     clock->frees_since_marker = 0;
+    clock->retired = clock->retired || clock->gone;
   }
 }
 

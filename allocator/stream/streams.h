@@ -6,8 +6,11 @@
 // host or device wait made for, a stream that is being captured (kCapturing): an event recorded
 // there belongs to the graph and says nothing about time. Events recorded outside a capture may
 // be queried at any time. The per-thread default stream (StreamId 2) is one name for many streams:
-// it has a clock a thread, and only that thread can record markers on it. A stream that can take no
-// marker (destroyed without retire(), or another thread's) is waited for by waiting for the device.
+// it has a clock a thread, and only that thread can record markers on it. A handle that comes back
+// after its stream was destroyed is a new stream with a clock of its own: what it means is asked of the
+// driver by identity (drivers before CUDA 12 cannot tell: there retire() is what keeps them apart). A
+// stream that can take no marker (destroyed without retire(), or another thread's) is waited for by
+// waiting for the device; one that never took any (another context's) counts as never done.
 // Threads: none (the device lock).
 // Failure: a marker that cannot be recorded leaves the clock as it was; memory stamped with it
 // simply stays unsafe. Nothing here ever treats an error as "done".
@@ -61,7 +64,8 @@ class Streams {
   // never seen or is retired already.
   Status retire(StreamId stream);
   // After the whole device was waited for: everything queued before is done.
-  void all_done();
+  // Streams of other contexts are left out unless the caller answers for them.
+  void all_done(bool whatever_the_context = false);
 
   template <typename Visitor>
   void for_each(Visitor&& visit) {
@@ -76,7 +80,11 @@ class Streams {
   Result<EventId> take_event();
   void return_event(EventId event);
   void complete_through(StreamClock& clock, Tick tick);
-  StreamClock& make_clock(StreamId stream, std::uint64_t owner_thread);
+  StreamClock& make_clock(StreamId stream, std::uint64_t owner_thread, std::uint64_t identity);
+  // 0 for default streams and where the driver cannot tell.
+  std::uint64_t identity_of(StreamId stream);
+  void forget_key(const StreamClock& clock);
+  void replace_captured_marker(StreamClock& clock);
 
   Driver& driver_;
   DeviceOrdinal device_;

@@ -5,10 +5,13 @@
  *           wrong device, an unknown pointer or a double free. Host memory that runs out ends the
  *           process.
  * Threads:  every call may be made from any thread at any time, unless it says otherwise.
- * Streams:  a stream is a CUstream or cudaStream_t passed as void*; NULL is the default stream. A
- *           block belongs to the stream it was allocated on: freed, that stream may reuse it at
+ * Streams:  a stream is a CUstream or cudaStream_t passed as void*, of the device's primary context
+ *           (the CUDA runtime's) or a green context made from it; memory of another context's stream
+ *           is never passed on to other streams. NULL is the LEGACY default stream: a program built
+ *           for per-thread default streams passes CU_STREAM_PER_THREAD (2) instead. A block belongs to the stream it was allocated on: freed, that stream may reuse it at
  *           once, because its work runs in order. Other streams that used the block must be named by
- *           nofrag_record_stream before it is freed; then its reuse waits for them.
+ *           nofrag_record_stream before it is freed; then its reuse waits for them. Before a stream
+ *           is destroyed, nofrag_retire_stream must be called if nofrag has seen it.
  * Start:    the first call that needs the driver starts nofrag with NOFRAG_CONF, NOFRAG_LOG and
  *           NOFRAG_STATS from the environment (docs/options.md). nofrag_init may do so earlier.
  * Fork:     a child of a process that has used nofrag cannot use the GPU. There, every call fails
@@ -19,7 +22,8 @@
  * Versions: structures begin with struct_size and version. Fill both by the *_INIT macro. A caller
  *           built against an older or newer header than the library is served the fields both know.
  * Callbacks are called without any lock of nofrag, unless they say otherwise; no C++ exception may
- *           leave one.
+ *           leave one. A failure inside a callback calls no callback of the same kind. Host functions
+ *           queued on a stream (cuLaunchHostFunc) must not call nofrag: it may be waiting for them.
  */
 #ifndef NOFRAG_NOFRAG_H
 #define NOFRAG_NOFRAG_H
@@ -119,10 +123,11 @@ NOFRAG_API nofrag_status nofrag_free(void* block) NOFRAG_NOEXCEPT;
  * the work queued there until the free is done. Call it before nofrag_free. */
 NOFRAG_API nofrag_status nofrag_record_stream(void* address, void* stream) NOFRAG_NOEXCEPT;
 
-/* Call before a stream of `device` is destroyed: nofrag records a last event there, so that it never
- * has to touch the dead stream. Blocks allocated on it may be freed before or after. Without this call
- * such memory is still never reused too early, but learning that it is safe may take a wait for the
- * whole device. */
+/* REQUIRED before a stream of `device` that nofrag has seen is destroyed: a last event is recorded on
+ * it, and its handle is not used again. (The driver gives the handle to the next stream made, while
+ * the old one's work may still run, and asking about a dead handle can crash it. With a driver for
+ * CUDA 12 or newer, memory is not reused too early even if the call is forgotten.) Blocks allocated on
+ * the stream may be freed before or after. NOFRAG_CAPTURING while it is being captured. */
 NOFRAG_API nofrag_status nofrag_retire_stream(int device, void* stream) NOFRAG_NOEXCEPT;
 
 typedef struct nofrag_block_info {
@@ -151,8 +156,8 @@ typedef struct nofrag_pool {
   uint64_t second;
 } nofrag_pool;
 
-/* Nonzero if allocations on `stream` belong to the pool. Called under the device's lock: it may ask
- * the driver about the stream and must not call nofrag. */
+/* Nonzero if allocations on `stream` belong to the pool. Called by the allocating thread without any
+ * lock; never again once nofrag_pool_end has returned. */
 typedef int (*nofrag_stream_filter)(void* stream, void* user);
 
 /* From begin to end, allocations on `device` whose stream passes `filter` (NULL: every stream) go to

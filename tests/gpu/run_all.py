@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs the GPU programs, compares the allocators, and writes a table.
 
-usage: run_all.py [--library LIBNOFRAG] [--only training,generation,features,canary] [--quick]
+usage: run_all.py [--library LIBNOFRAG] [--only training,generation,features,streams,canary] [--quick]
 
-Results go to $OUT (default build/gpu): results.json, results.csv and one log a run. Exit 1 if a
+Results go to $OUT (default build/gpu): results.json, results.csv and logs/, one a run. Exit 1 if a
 program failed or a result differs by one bit; 77 if there is no GPU (or, for what needs it, no
 PyTorch or nvcc) and nothing could be run.
 """
@@ -42,7 +42,9 @@ class Runner:
         except subprocess.TimeoutExpired as expired:
             raw = expired.stdout or b""
             status, output = -1, (raw.decode(errors="replace") if isinstance(raw, bytes) else raw) + "\nTIMED OUT\n"
-        (self.out / f"{name}.log").write_text(output)
+        logs = self.out / "logs"
+        logs.mkdir(exist_ok=True)
+        (logs / f"{name}.log").write_text(output)
         print(f"-- {name}: exit {status}, {time.time() - started:.1f} s", flush=True)
         if status == SKIPPED:
             self.skips.append(f"{name}: {output.strip().splitlines()[-1] if output.strip() else 'skipped'}")
@@ -80,6 +82,11 @@ class Runner:
         if result is not None:
             self.rows.append(result)
 
+    def streams(self):
+        result = self.python("streams", "streams.py")
+        if result is not None:
+            self.rows.append(result)
+
     def canary(self):
         nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
         if not os.path.exists(nvcc):
@@ -97,7 +104,7 @@ class Runner:
         if status != 0:
             return
         for seed in ("1",) if self.args.quick else ("1", "2"):
-            rows = self.out / f"canary-{seed}.json"
+            rows = self.out / "logs" / f"canary-{seed}.json"
             command = [program, "--seed", seed, "--json", str(rows), "--rounds", "20" if self.args.quick else "40"]
             status, _ = self.run(f"canary-{seed}", command)
             if status == 0:
@@ -142,15 +149,15 @@ class Runner:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--library", default=str(ROOT / "build/release/lib/libnofrag.so"))
-    parser.add_argument("--only", default="training,generation,features,canary")
+    parser.add_argument("--only", default="training,generation,features,streams,canary")
     parser.add_argument("--quick", action="store_true", help="fewer steps; for a test run")
     args = parser.parse_args()
     args.library = os.path.abspath(args.library)
     if not os.path.exists(args.library):
         parser.error(f"{args.library} does not exist: build it, or give --library")
     wanted = args.only.split(",")
-    if set(wanted) - {*JOBS, "features", "canary"}:
-        parser.error("--only takes training, generation, features and canary")
+    if set(wanted) - {*JOBS, "features", "streams", "canary"}:
+        parser.error("--only takes training, generation, features, streams and canary")
     runner = Runner(args)
     for name in wanted:
         runner.job(name) if name in JOBS else getattr(runner, name)()

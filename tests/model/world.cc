@@ -16,7 +16,10 @@ constexpr DeviceOrdinal kDevice(0);
 }  // namespace
 
 World::World(const Config& config)
-    : config_(config), driver_(spec_of(config)), pools_(config.pools), retired_(config.streams) {
+    : config_(config),
+      driver_(spec_of(config)),
+      pools_(config.pools),
+      generations_(config.streams) {
   driver_.set_completion(config.completion);
   driver_.set_stream_lag_us(config.lag_us);
   Options options;
@@ -63,7 +66,6 @@ void World::allocate(std::uint64_t size,
   const Result<VirtAddr> address =
       pool == nullptr ? allocator_->allocate(Bytes(size), stream_id(stream))
                       : allocator_->allocate_in_pool(Bytes(size), stream_id(stream), pool_key);
-  retired_[stream] = false;  // a new stream under an old name
   if (!address.ok()) {
     ++refused_;
     return;
@@ -105,6 +107,7 @@ void World::note_allocated(VirtAddr address,
   } else {
     block.written = true;
   }
+  block.generation = generations_[stream];
   live_.push_back(block);
 }
 
@@ -134,8 +137,7 @@ void World::free_block(std::size_t index) {
 // What a careful program does: orders the other stream behind the block's own, uses the block there
 // and says so.
 void World::record_stream(Live& block, std::uint64_t stream) {
-  if (block.in_graph || retired_[stream] || retired_[block.stream] || capturing(stream) ||
-      capturing(block.stream)) {
+  if (block.in_graph || gone(block) || capturing(stream) || capturing(block.stream)) {
     return;
   }
   if (stream != block.stream) {
@@ -162,7 +164,7 @@ void World::record_stream(Live& block, std::uint64_t stream) {
 
 void World::begin_pool(std::uint64_t number, std::uint64_t stream, bool capture) {
   ModelPool& pool = pools_[number];
-  if (pool.state != PoolState::kNone || capturing(stream) || retired_[stream]) {
+  if (pool.state != PoolState::kNone || capturing(stream)) {
     return;
   }
   const StreamId id = stream_id(stream);
@@ -263,8 +265,14 @@ void World::environment_instruction(const Instruction& instruction) {
       allocator_->set_limit(instruction.size == 0 ? config_.limit : Bytes(instruction.size));
       break;
     case Op::kRetireStream:
-      if (!capturing(stream) && !retired_[stream]) {
-        retired_[stream] = allocator_->retire_stream(stream_id(stream)).ok();
+      // The next stream gets the same handle at once, while the old one's work still runs. Every
+      // other program forgets to tell the allocator.
+      if (!capturing(stream)) {
+        if (instruction.b % 2 == 0) {
+          allocator_->retire_stream(stream_id(stream)).ignore();  // a fault may refuse it
+        }
+        driver_.destroy_stream(stream_id(stream));
+        ++generations_[stream];
       }
       break;
     case Op::kPhysical:
@@ -313,7 +321,7 @@ void World::run(const Instruction& instruction) {
       break;
     case Op::kLaunch: {
       const Live& block = live_[index];
-      if (!block.in_graph && !retired_[block.stream] && !capturing(block.stream)) {
+      if (!block.in_graph && !gone(block) && !capturing(block.stream)) {
         expect(driver_.launch(stream_id(block.stream), block.address, block.size, block.tag).ok(),
                "a block's kernel meets memory that is not its own");
       }

@@ -43,6 +43,7 @@ class World {
     std::uint64_t tag = 0;
     bool written = false;   // its bytes hold the tag
     bool in_graph = false;  // its kernels belong to a captured graph
+    std::uint64_t generation = 0;  // of the stream that had the name then
   };
   struct Node {
     VirtAddr address;
@@ -75,6 +76,10 @@ class World {
   void environment_instruction(const Instruction& instruction);
 
   [[nodiscard]] bool capturing(std::uint64_t stream) const;
+  // The stream it was allocated on is destroyed: nothing is queued for it there any more.
+  [[nodiscard]] bool gone(const Live& block) const {
+    return block.generation != generations_[block.stream];
+  }
   [[nodiscard]] static StreamId stream_id(std::uint64_t stream) {
     return StreamId(0x1000 + 0x10 * stream);
   }
@@ -86,7 +91,7 @@ class World {
   std::vector<Live> live_;
   std::map<std::uint64_t, std::uint64_t> extents_;  // live blocks: begin -> end
   std::vector<ModelPool> pools_;
-  std::vector<bool> retired_;
+  std::vector<std::uint64_t> generations_;  // of each stream name: how many streams had it before
   std::vector<EventId> own_events_;  // of the program, whose destruction a fault refused
   Bytes live_bytes_;
   Bytes requested_bytes_;

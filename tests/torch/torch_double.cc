@@ -108,6 +108,26 @@ void pools_by_value(
   }
 }
 
+// PyTorch's filter asks CUDA about the stream and throws what CUDA answers. The exception must come
+// out as it went in, and nothing may stay locked behind it (then the alloc below would hang).
+void a_filter_that_throws_passes_through(
+    AllocHook* alloc, FreeHook* release, BeginHook* begin, EndHook* end, EndHook* drop) {
+  const PoolId id{7, 7};
+  begin(0, id, [](Stream) -> bool { throw c10::Error({"filter", "torch", 1}, "sticky error"); });
+  for (int i = 0; i < 3; ++i) {
+    try {
+      alloc(4096, 0, nullptr);
+      expect(false, "the filter's exception was swallowed");
+    } catch (const c10::Error& error) {
+      expect(error.msg() == "sticky error", error.what());
+    }
+  }
+  end(0, id);
+  drop(0, id);
+  std::thread([&] { release(alloc(4096, 0, nullptr), 4096, 0, nullptr); }).join();
+  expect(c10::Error::alive() == 0, "exceptions were not destroyed");
+}
+
 template <typename Hook>
 Hook* as_hook(void* address) {
   return reinterpret_cast<Hook*>(address);
@@ -133,5 +153,10 @@ extern "C" int torch_double_run(void** hooks) {
                  as_hook<BeginHook>(hooks[2]),
                  as_hook<EndHook>(hooks[3]),
                  as_hook<EndHook>(hooks[4]));
+  a_filter_that_throws_passes_through(alloc,
+                                      release,
+                                      as_hook<BeginHook>(hooks[2]),
+                                      as_hook<EndHook>(hooks[3]),
+                                      as_hook<EndHook>(hooks[4]));
   return failures;
 }

@@ -28,6 +28,9 @@ bool DriverApi::load(const char* library, SymbolLookup lookup, DriverApi* out, s
   }
   NOFRAG_CUDA_ENTRIES(NOFRAG_CUDA_RESOLVE)
 #undef NOFRAG_CUDA_RESOLVE
+#define NOFRAG_CUDA_TRY(member, function, symbol) resolve(handle, lookup, symbol, &out->member);
+  NOFRAG_CUDA_OPTIONAL_ENTRIES(NOFRAG_CUDA_TRY)
+#undef NOFRAG_CUDA_TRY
   if (missing != nullptr) {
     *error = std::string(library) + " has no symbol " + missing +
              "; nofrag needs a driver for CUDA 10.2 or newer";

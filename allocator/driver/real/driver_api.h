@@ -55,6 +55,10 @@
   NOFRAG_CUDA_ENTRY(stream_is_capturing, cuStreamIsCapturing, "cuStreamIsCapturing")             \
   NOFRAG_CUDA_ENTRY(stream_synchronize, cuStreamSynchronize, "cuStreamSynchronize")
 
+// Entries of newer drivers: nullptr where the driver does not have them.
+#define NOFRAG_CUDA_OPTIONAL_ENTRIES(NOFRAG_CUDA_ENTRY) \
+  NOFRAG_CUDA_ENTRY(stream_get_id, cuStreamGetId, "cuStreamGetId")
+
 namespace nofrag {
 
 // dlsym's shape. An interposer passes the loader's own, because its own name for it is a hook.
@@ -63,6 +67,7 @@ using SymbolLookup = void* (*)(void* library, const char* symbol);
 struct DriverApi {
 #define NOFRAG_CUDA_MEMBER(member, function, symbol) decltype(&::function) member = nullptr;
   NOFRAG_CUDA_ENTRIES(NOFRAG_CUDA_MEMBER)
+  NOFRAG_CUDA_OPTIONAL_ENTRIES(NOFRAG_CUDA_MEMBER)
 #undef NOFRAG_CUDA_MEMBER
 
   // Opens `library` and fills the table. On failure *error names what is missing.

@@ -39,8 +39,9 @@ CUmemAccessDesc read_write(int ordinal) {
 
 // ---- what surrounds a call
 
-// Makes the right context current for one call. kNoContext: the call needs none (physical memory,
-// mappings and address space belong to the device; measured).
+// Makes the device's primary context current for one call: events, the default streams and waits must
+// mean that one, whatever context (a green one, say) the calling thread works in. kNoContext: the call
+// needs none (physical memory, mappings and address space belong to the device; measured).
 class RealDriver::ContextScope {
  public:
   ContextScope(RealDriver& driver, int ordinal) : api_(*driver.api_) {
@@ -48,16 +49,12 @@ class RealDriver::ContextScope {
       return;
     }
     CUcontext current = nullptr;
-    CUdevice device = -1;
     result_ = api_.context_current(&current);
     if (result_ != CUDA_SUCCESS) {
       return;
     }
-    if (current != nullptr && api_.context_device(&device) == CUDA_SUCCESS && device == ordinal) {
-      return;
-    }
     void* primary = driver.primary_context(ordinal, &result_);
-    if (primary != nullptr) {
+    if (primary != nullptr && primary != current) {
       result_ = api_.context_push(static_cast<CUcontext>(primary));
       pushed_ = result_ == CUDA_SUCCESS;
     }
@@ -368,10 +365,28 @@ Result<bool> RealDriver::stream_is_capturing(DeviceOrdinal device, StreamId stre
     // recorded on it now, which is what the caller wants to know. The capture goes on (measured).
     return true;
   }
+  // What a destroyed stream's handle answers. A live one answers 0 whatever context is current.
+  if (!default_stream &&
+      (result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED)) {
+    return Error{Errc::kInvalidArgument, result};
+  }
   if (result != CUDA_SUCCESS) {
     return error_of(result);
   }
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+Result<std::uint64_t> RealDriver::stream_identity(DeviceOrdinal device, StreamId stream) {
+  if (!valid(device)) {
+    return invalid_device();
+  }
+  if (api_->stream_get_id == nullptr) {
+    return Errc::kNotSupported;
+  }
+  unsigned long long identity = 0;
+  const int result = api_->stream_get_id(as_handle<CUstream>(stream.value()), &identity);
+  return result == CUDA_SUCCESS ? Result<std::uint64_t>(identity)
+                                : Result<std::uint64_t>(error_of(result));
 }
 
 Status RealDriver::stream_synchronize(DeviceOrdinal device, StreamId stream) {
@@ -381,8 +396,25 @@ Status RealDriver::stream_synchronize(DeviceOrdinal device, StreamId stream) {
 }
 
 Status RealDriver::device_synchronize(DeviceOrdinal device) {
-  return call(
-      DriverCall::kDeviceSynchronize, device, true, [&] { return api_->context_synchronize(); });
+  CUcontext current = nullptr;
+  CUdevice owner = -1;
+  // Before the primary context is pushed: the thread's own, which may be another of this device.
+  const bool same_device = api_->context_current(&current) == CUDA_SUCCESS && current != nullptr &&
+                           api_->context_device(&owner) == CUDA_SUCCESS && owner == device.value();
+  return call(DriverCall::kDeviceSynchronize, device, true, [&] {
+    CUresult result = api_->context_synchronize();
+    CUcontext primary = nullptr;
+    api_->context_current(&primary);
+    if (result == CUDA_SUCCESS && same_device && current != primary) {
+      result = api_->context_push(current);
+      if (result == CUDA_SUCCESS) {
+        result = api_->context_synchronize();
+        CUcontext popped = nullptr;
+        api_->context_pop(&popped);
+      }
+    }
+    return result;
+  });
 }
 
 DriverLedger RealDriver::ledger() const {

@@ -69,6 +69,7 @@ class RealDriver final : public Driver {
   Status event_synchronize(DeviceOrdinal device, EventId event) override;
   Status stream_wait(DeviceOrdinal device, StreamId stream, EventId event) override;
   Result<bool> stream_is_capturing(DeviceOrdinal device, StreamId stream) override;
+  Result<std::uint64_t> stream_identity(DeviceOrdinal device, StreamId stream) override;
   Status stream_synchronize(DeviceOrdinal device, StreamId stream) override;
   Status device_synchronize(DeviceOrdinal device) override;
   [[nodiscard]] DriverLedger ledger() const override;

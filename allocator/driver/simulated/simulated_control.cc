@@ -94,6 +94,11 @@ void SimulatedDriver::complete_all() {
   streams_.allow_all();
 }
 
+void SimulatedDriver::destroy_stream(StreamId stream, DeviceOrdinal device) {
+  const Guard lock(mutex_);
+  streams_.destroy_stream(device.value(), stream);
+}
+
 // ---- graph capture
 
 void SimulatedDriver::begin_capture(StreamId stream, DeviceOrdinal device) {

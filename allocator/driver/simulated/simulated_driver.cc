@@ -301,6 +301,14 @@ Result<bool> SimulatedDriver::stream_is_capturing(DeviceOrdinal device, StreamId
   return status ? Result<bool>(capturing) : Result<bool>(status.error());
 }
 
+Result<std::uint64_t> SimulatedDriver::stream_identity(DeviceOrdinal device, StreamId stream) {
+  const Guard lock(mutex_);
+  if (!valid(device)) {
+    return Errc::kInvalidArgument;
+  }
+  return streams_.identity(device.value(), stream);
+}
+
 Status SimulatedDriver::stream_synchronize(DeviceOrdinal device, StreamId stream) {
   return fixed_price_call(DriverCall::kStreamSynchronize, device, [&](int d, double* waited_us) {
     return streams_.synchronize_stream(d, stream, waited_us);

@@ -77,6 +77,7 @@ class SimulatedDriver final : public Driver {
   Status event_synchronize(DeviceOrdinal device, EventId event) override;
   Status stream_wait(DeviceOrdinal device, StreamId stream, EventId event) override;
   Result<bool> stream_is_capturing(DeviceOrdinal device, StreamId stream) override;
+  Result<std::uint64_t> stream_identity(DeviceOrdinal device, StreamId stream) override;
   Status stream_synchronize(DeviceOrdinal device, StreamId stream) override;
   Status device_synchronize(DeviceOrdinal device) override;
   [[nodiscard]] DriverLedger ledger() const override;
@@ -103,6 +104,10 @@ class SimulatedDriver final : public Driver {
   // kByHand: what is queued so far may run; it is done when the events that it waits for are, too.
   void complete_stream(StreamId stream, DeviceOrdinal device = DeviceOrdinal(0));
   void complete_all();
+
+  // As the driver does it: queued work still runs, and the next stream made gets the same handle, so
+  // from now on the handle means a new, empty stream.
+  void destroy_stream(StreamId stream, DeviceOrdinal device = DeviceOrdinal(0));
 
   // ---- Graph capture
   void begin_capture(StreamId stream, DeviceOrdinal device = DeviceOrdinal(0));

@@ -41,6 +41,11 @@ const SimulatedStreams::Stream* SimulatedStreams::find(int device, StreamId stre
   return it == stream_index_.end() ? nullptr : &streams_[it->second];
 }
 
+void SimulatedStreams::destroy_stream(int device, StreamId stream) {
+  // Its entry stays, for device waits and for what is running, under no name.
+  stream_index_.erase(key(device, stream));
+}
+
 double& SimulatedStreams::device_synced(int device) {
   const auto index = static_cast<std::size_t>(device);
   if (index >= device_synced_us_.size()) {

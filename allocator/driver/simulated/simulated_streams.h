@@ -63,6 +63,11 @@ class SimulatedStreams {
   void wait_idle(int device, double* waited_us);
   Status wait(int device, StreamId stream, EventId event);
 
+  // The number of the stream that the handle means now.
+  std::uint64_t identity(int device, StreamId stream) { return index_of(device, stream) + 1U; }
+  // Its work goes on; the handle means another stream from now on.
+  void destroy_stream(int device, StreamId stream);
+
   [[nodiscard]] bool capturing(int device, StreamId stream) const;
   void begin_capture(int device, StreamId stream);
   bool end_capture(int device, StreamId stream);

@@ -52,6 +52,32 @@ TEST_F(ApiTest, LimitRefusesAndReports) {
   EXPECT_GE(device_stats().failed_allocations, 2U);
 }
 
+void allocate_in_vain(int device, const nofrag_oom_report* /*report*/, void* user) {
+  ++*static_cast<int*>(user);
+  EXPECT_EQ(nofrag_malloc(100 * kTestGiB, device, nullptr), nullptr);
+}
+
+int free_in_vain(int device, uint64_t /*needed*/, void* user) {
+  ++*static_cast<int*>(user);
+  EXPECT_EQ(nofrag_malloc(100 * kTestGiB, device, nullptr), nullptr);
+  return 0;
+}
+
+TEST_F(ApiTest, AFailureInsideACallbackStartsNoOther) {
+  int observed = 0;
+  int asked = 0;
+  ASSERT_EQ(nofrag_add_oom_callback(allocate_in_vain, &observed), NOFRAG_OK);
+  ASSERT_EQ(nofrag_add_pressure_callback(free_in_vain, &asked), NOFRAG_OK);
+  EXPECT_EQ(nofrag_malloc(100 * kTestGiB, 0, nullptr), nullptr);
+  ASSERT_EQ(nofrag_remove_oom_callback(allocate_in_vain, &observed), NOFRAG_OK);
+  ASSERT_EQ(nofrag_remove_pressure_callback(free_in_vain, &asked), NOFRAG_OK);
+  // Once for the request itself, and each kind once from inside the other.
+  EXPECT_LE(observed, 2);
+  EXPECT_LE(asked, 2);
+  EXPECT_GE(observed, 1);
+  EXPECT_GE(asked, 1);
+}
+
 TEST_F(ApiTest, DriverOutOfMemoryIsItsOwnStatus) {
   EXPECT_EQ(nofrag_malloc(100 * kTestGiB, 0, nullptr), nullptr);
   EXPECT_EQ(last_status(), NOFRAG_OUT_OF_MEMORY);

@@ -139,7 +139,7 @@ TEST_F(BlocksTest, PlainBackendIsOneDriverAllocationABlock) {
   start(64 * kMiB, 4 * kMiB, false);
   EXPECT_FALSE(allocator_->uses_virtual_memory());
   const VirtAddr a = allocate(3 * kMiB, kA);
-  EXPECT_EQ(recorder_->take(), (Calls{"malloc 3"}));
+  EXPECT_EQ(recorder_->take(), (Calls{"event_record", "malloc 3"}));
   EXPECT_EQ(allocator_->find(a + kMiB).value().address, a);
   EXPECT_FALSE(allocator_->find(a + 3 * kMiB).ok());
   EXPECT_TRUE(allocator_->record_stream(a, kB).ok());

@@ -21,7 +21,9 @@ TEST_F(LadderTest, AHitMakesNoDriverCall) {
 TEST_F(LadderTest, GrowthIsReserveCreateMapSetAccess) {
   start(64 * kMiB);
   allocate(4 * kMiB);
-  EXPECT_EQ(recorder_->take(), (Calls{"reserve", "create 4", "map 4", "set_access 4"}));
+  EXPECT_EQ(recorder_->take(),
+            (Calls{"event_record", "reserve", "create 4", "map 4", "set_access 4"}))
+      << "a new stream is marked at first sight";
   allocate(9 * kMiB);
   EXPECT_EQ(
       recorder_->take(),

@@ -56,6 +56,11 @@ TEST_F(PoolsTest, MisuseIsRefused) {
   ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
   EXPECT_TRUE(allocator_->release_pool(kFirst).ok());
   EXPECT_EQ(allocator_->release_pool(kFirst).code(), Errc::kInvalidArgument);
+  EXPECT_EQ(allocator_->allocate_in_pool(kMiB, kA, kFirst).code(), Errc::kInvalidArgument)
+      << "graphs may still write what is free in a released pool";
+  EXPECT_EQ(allocator_->begin_allocate_to_pool({UINT64_MAX, 1}, nullptr).code(),
+            Errc::kInvalidArgument)
+      << "names of pools set aside";
 }
 
 TEST_F(PoolsTest, AHeldPoolLendsNothing) {

@@ -82,6 +82,9 @@ class RecordingDriver final : public Driver {
     note("stream_wait");
     return target_.stream_wait(d, stream, event);
   }
+  Result<std::uint64_t> stream_identity(DeviceOrdinal d, StreamId stream) override {
+    return target_.stream_identity(d, stream);
+  }
   Result<bool> stream_is_capturing(DeviceOrdinal d, StreamId stream) override {
     return target_.stream_is_capturing(d, stream);
   }

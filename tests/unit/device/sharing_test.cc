@@ -96,6 +96,7 @@ TEST_F(SharingTest, TrimWaitsForPendingBlocksIfItMust) {
 
 TEST_F(SharingTest, ARetiredStreamsMemoryServesOthers) {
   start(16 * kMiB);
+  free(allocate(kMiB, kB));  // kB is no new stream below
   const VirtAddr early = allocate(8 * kMiB, kA);
   const VirtAddr late = allocate(8 * kMiB, kA);
   free(early);

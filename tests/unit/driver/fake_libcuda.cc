@@ -9,7 +9,7 @@
 namespace {
 
 nofrag::FakeCuda state;
-std::vector<int> pushed_devices;
+std::vector<CUcontext> pushed_contexts;
 CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 std::map<unsigned long long, bool> handle_has_rdma;
 std::map<CUdeviceptr, unsigned long long> mapped;
@@ -17,15 +17,27 @@ std::uint64_t next_id = 0x1000;
 
 constexpr std::size_t kGranularity = std::size_t{2} << 20;
 
-// Contexts are the device number plus one.
+// A primary context is the device number plus one; a caller's own, 100 more.
+constexpr std::uintptr_t kOwnContexts = 100;
 CUcontext context_of(int device) {
   return reinterpret_cast<CUcontext>(static_cast<std::uintptr_t>(device) + 1);
 }
 int device_of(CUcontext context) {
-  return static_cast<int>(reinterpret_cast<std::uintptr_t>(context)) - 1;
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(context) % kOwnContexts) - 1;
+}
+CUcontext current_context() {
+  if (!pushed_contexts.empty()) {
+    return pushed_contexts.back();
+  }
+  if (state.current_device < 0) {
+    return nullptr;
+  }
+  const auto primary = reinterpret_cast<std::uintptr_t>(context_of(state.current_device));
+  return reinterpret_cast<CUcontext>(state.own_context ? primary + kOwnContexts : primary);
 }
 int current_device() {
-  return pushed_devices.empty() ? state.current_device : pushed_devices.back();
+  const CUcontext context = current_context();
+  return context == nullptr ? -1 : device_of(context);
 }
 
 // `device`: the one whose context must be current.
@@ -105,18 +117,18 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice) {
   return CUDA_SUCCESS;
 }
 CUresult cuCtxGetCurrent(CUcontext* context) {
-  *context = current_device() < 0 ? nullptr : context_of(current_device());
+  *context = current_context();
   return CUDA_SUCCESS;
 }
 CUresult cuCtxPushCurrent(CUcontext context) {
   ++state.pushes;
-  pushed_devices.push_back(device_of(context));
+  pushed_contexts.push_back(context);
   return CUDA_SUCCESS;
 }
 CUresult cuCtxPopCurrent(CUcontext* context) {
   ++state.pops;
-  *context = context_of(pushed_devices.back());
-  pushed_devices.pop_back();
+  *context = pushed_contexts.back();
+  pushed_contexts.pop_back();
   return CUDA_SUCCESS;
 }
 CUresult cuCtxGetDevice(CUdevice* device) {
@@ -124,6 +136,8 @@ CUresult cuCtxGetDevice(CUdevice* device) {
   return *device < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 CUresult cuCtxSynchronize() {
+  state.synchronized.push_back(current_context() == context_of(current_device()) ? "primary"
+                                                                                 : "own");
   return enter("cuCtxSynchronize", kAny);
 }
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* wanted) {

@@ -24,10 +24,13 @@ struct FakeCuda {
   bool implicit_capture = false;    // cuStreamIsCapturing answers 906
   int current_device = -1;          // device of the caller's own current context; -1 = none
 
+  bool own_context = false;  // and that one is not the primary context
+
   // Seen.
   std::vector<std::string> calls;            // entries that the list below does not name
   std::map<std::string, int> wrong_context;  // entry -> times called without its device current
   std::map<std::string, int> unrelaxed;      // entry -> times called in global capture mode
+  std::vector<std::string> synchronized;     // contexts waited for: "primary" or "own"
   int retains = 0;
   int releases = 0;
   int pushes = 0;

@@ -101,12 +101,24 @@ TEST_F(RealDriverTest, NoVirtualMemoryMeansNoGranularity) {
   EXPECT_TRUE(info.granularity.is_zero());
 }
 
-TEST_F(RealDriverTest, CallersContextIsUsedWhenItFits) {
+TEST_F(RealDriverTest, ThePrimaryContextIsNotPushedWhereItIsCurrent) {
   open();
   cuda_->current_device = 1;
   EXPECT_TRUE(driver_->malloc(kDevice1, kUnit));
-  EXPECT_EQ(cuda_->retains, 0);
+  EXPECT_EQ(cuda_->retains, 1);
   EXPECT_EQ(cuda_->pushes, 0);
+}
+
+// A green context, say: events and waits must still mean the whole device.
+TEST_F(RealDriverTest, AnotherContextOfTheDeviceIsNotThePrimaryOne) {
+  open();
+  cuda_->current_device = 1;
+  cuda_->own_context = true;
+  EXPECT_TRUE(driver_->event_create(kDevice1));
+  EXPECT_EQ(cuda_->pushes, 1);
+  EXPECT_TRUE(driver_->device_synchronize(kDevice1));
+  EXPECT_EQ(cuda_->synchronized, (std::vector<std::string>{"primary", "own"}));
+  EXPECT_EQ(cuda_->pops, cuda_->pushes);
 }
 
 TEST_F(RealDriverTest, PrimaryContextIsPushedAndPopped) {
