@@ -25,7 +25,7 @@ enum class EventKind : unsigned char {
 };
 
 struct AllocatorEvent {
-  EventKind kind;
+  EventKind kind = EventKind::kAlloc;
   DeviceOrdinal device;
   VirtAddr address;
   Bytes size;

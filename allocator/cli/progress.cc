@@ -13,6 +13,10 @@ using std::chrono::milliseconds;
 
 Progress::Progress(bool enabled) : enabled_(enabled), terminal_(isatty(STDERR_FILENO) != 0) {}
 
+Progress::~Progress() {
+  clear();
+}
+
 void Progress::begin(std::string what, std::uint64_t total) {
   what_ = std::move(what);
   total_ = total;

@@ -16,7 +16,7 @@ class Progress {
   explicit Progress(bool enabled);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  ~Progress() { clear(); }
+  ~Progress();
 
   void begin(std::string what, std::uint64_t total);
   void update(std::uint64_t done);

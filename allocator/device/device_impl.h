@@ -84,7 +84,7 @@ class DeviceAllocator::Impl {
   // backing.cc
   struct Obtained {
     PhysicalHandle physical;
-    Rung rung;
+    Rung rung = Rung::kGrow;
   };
   Status back(Pool& pool, const Placement& placement, bool pressure, Rung* highest);
   Status fill_gap(Pool& pool, const Placement& placement, Gap gap, bool pressure, Rung* highest);

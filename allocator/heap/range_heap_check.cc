@@ -30,9 +30,10 @@ void RangeHeap::check_region(const Region& region) const {
   for (std::size_t i = 0; i < region.granule_count; ++i) {
     const VirtAddr start = region.range.address + granule() * i;
     const VirtAddr end = start + granule();
-    while (block->end() <= start) {
+    while (block != nullptr && block->end() <= start) {
       block = block->next;
     }
+    NOFRAG_CHECK(block != nullptr, "granule beyond the last block");
     NOFRAG_CHECK(region.granules[i].block == block, "granule table names the wrong block");
     const Handle* handle = region.granules[i].handle;
     if (handle != nullptr) {

@@ -41,8 +41,8 @@ class World {
     Bytes size;
     std::uint64_t stream = 0;
     std::uint64_t tag = 0;
-    bool written = false;   // its bytes hold the tag
-    bool in_graph = false;  // its kernels belong to a captured graph
+    bool written = false;          // its bytes hold the tag
+    bool in_graph = false;         // its kernels belong to a captured graph
     std::uint64_t generation = 0;  // of the stream that had the name then
   };
   struct Node {
@@ -92,7 +92,7 @@ class World {
   std::map<std::uint64_t, std::uint64_t> extents_;  // live blocks: begin -> end
   std::vector<ModelPool> pools_;
   std::vector<std::uint64_t> generations_;  // of each stream name: how many streams had it before
-  std::vector<EventId> own_events_;  // of the program, whose destruction a fault refused
+  std::vector<EventId> own_events_;         // of the program, whose destruction a fault refused
   Bytes live_bytes_;
   Bytes requested_bytes_;
   std::map<std::uint64_t, std::uint64_t> requested_;  // tag -> bytes asked for

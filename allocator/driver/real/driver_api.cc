@@ -24,7 +24,7 @@ bool DriverApi::load(const char* library, SymbolLookup lookup, DriverApi* out, s
   const char* missing = nullptr;
 #define NOFRAG_CUDA_RESOLVE(member, function, symbol)   \
   if (!resolve(handle, lookup, symbol, &out->member)) { \
-    missing = missing == nullptr ? symbol : missing;    \
+    missing = missing == nullptr ? (symbol) : missing;  \
   }
   NOFRAG_CUDA_ENTRIES(NOFRAG_CUDA_RESOLVE)
 #undef NOFRAG_CUDA_RESOLVE

@@ -65,6 +65,7 @@ namespace nofrag {
 using SymbolLookup = void* (*)(void* library, const char* symbol);
 
 struct DriverApi {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a declarator cannot stand in parentheses
 #define NOFRAG_CUDA_MEMBER(member, function, symbol) decltype(&::function) member = nullptr;
   NOFRAG_CUDA_ENTRIES(NOFRAG_CUDA_MEMBER)
   NOFRAG_CUDA_OPTIONAL_ENTRIES(NOFRAG_CUDA_MEMBER)

@@ -19,6 +19,7 @@ CUdeviceptr pointer(VirtAddr address) {
 
 template <typename Handle>
 Handle as_handle(std::uint64_t raw) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's opaque handles, kept as integers
   return reinterpret_cast<Handle>(static_cast<std::uintptr_t>(raw));
 }
 

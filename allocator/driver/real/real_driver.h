@@ -94,7 +94,7 @@ class RealDriver final : public Driver {
   void* primary_context(int ordinal, int* code);
   int create_handle(int ordinal, Bytes size, bool rdma, unsigned long long* handle);
   // Whether to ask for the RDMA flag; finds out at the first call for a device.
-  bool settle_rdma(DeviceOrdinal device);
+  bool settle_rdma(DeviceOrdinal ordinal);
   Rdma try_rdma(int ordinal);
   // Runs `action` (which returns a CUresult as int) in the device's context, counted and timed.
   template <typename Action>

@@ -80,18 +80,18 @@ class SimulatedMemory {
   [[nodiscard]] Bytes free(int device) const;
 
   Result<HandleId> create(int device, Bytes size);
-  Status release(HandleId handle);
+  Status release(HandleId id);
   Result<VirtAddr> reserve(Bytes size, Bytes alignment);
   Status free_range(VirtAddr address, Bytes size);
-  Status map(VirtAddr address, Bytes size, HandleId handle);
+  Status map(VirtAddr address, Bytes size, HandleId id);
   Status set_access(VirtAddr address, Bytes size, int device);
   Status unmap(VirtAddr address, Bytes size);
   Result<VirtAddr> malloc(int device, Bytes size);
   Status free(int device, VirtAddr address);
 
   // 0 if there is no such handle.
-  [[nodiscard]] Bytes handle_size(HandleId handle) const;
-  [[nodiscard]] int handle_device(HandleId handle) const;
+  [[nodiscard]] Bytes handle_size(HandleId id) const;
+  [[nodiscard]] int handle_device(HandleId id) const;
   // As asked for in malloc; 0 if there is none at this address.
   [[nodiscard]] Bytes malloc_size(VirtAddr address) const;
 

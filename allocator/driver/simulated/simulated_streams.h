@@ -51,17 +51,17 @@ class SimulatedStreams {
   bool always_busy = false;
 
   Result<EventId> create_event(int device);
-  Status destroy_event(int device, EventId event);
-  Status record(int device, EventId event, StreamId stream);
+  Status destroy_event(int device, EventId id);
+  Status record(int device, EventId id, StreamId stream);
   // ok, kNotReady, or an error that invalidates the capture.
-  Status query(int device, EventId event);
+  Status query(int device, EventId id);
   // *waited_us: the microseconds the host would stand still (kClock).
-  Status synchronize_event(int device, EventId event, double* waited_us);
+  Status synchronize_event(int device, EventId id, double* waited_us);
   Status synchronize_stream(int device, StreamId stream, double* waited_us);
   Status synchronize_device(int device, double* waited_us);
   // What freeing plain memory does: waits for the device; allowed while a stream is captured.
   void wait_idle(int device, double* waited_us);
-  Status wait(int device, StreamId stream, EventId event);
+  Status wait(int device, StreamId stream, EventId id);
 
   // The number of the stream that the handle means now.
   std::uint64_t identity(int device, StreamId stream) { return index_of(device, stream) + 1U; }
@@ -91,7 +91,7 @@ class SimulatedStreams {
 
  private:
   struct Wait {
-    std::uint64_t sequence;  // of the wait itself
+    std::uint64_t sequence = 0;  // of the wait itself
     Position target;
   };
   struct Stream {
@@ -118,8 +118,8 @@ class SimulatedStreams {
 
   std::uint32_t index_of(int device, StreamId stream);
   [[nodiscard]] const Stream* find(int device, StreamId stream) const;
-  Event* find_event(int device, EventId event);
-  Position queue(std::uint32_t stream);
+  Event* find_event(int device, EventId id);
+  Position queue(std::uint32_t index);
   bool is_done(const Position& position);
   // Counts the position as done; the microseconds that the host would have waited for it.
   double finish(const Position& position);
