@@ -144,7 +144,8 @@ class Driver {
   // A number that no other stream of this process ever has. The driver gives a destroyed stream's
   // handle to the next one made, while the old one's work may still run (measured): the handle alone
   // does not say which stream is meant. kNotSupported where the driver cannot tell (before CUDA 12).
-  // Reads a field; not in the ledger.
+  // Reads a field; not in the ledger. pre: the stream is not being captured (asking then invalidates
+  // the capture, in every mode; measured).
   virtual Result<std::uint64_t> stream_identity(DeviceOrdinal device, StreamId stream) = 0;
   virtual Status stream_synchronize(DeviceOrdinal device, StreamId stream) = 0;
   // Waits for all streams of the device's primary context (green contexts made from it included) and,

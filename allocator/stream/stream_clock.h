@@ -42,6 +42,10 @@ struct StreamClock {
   // The driver refuses to record our events on it, as it does for another context's streams: waiting
   // for the device does not wait for it.
   bool foreign = false;
+  // Stands for whatever stream has this handle while it is being captured: then it may not be asked who
+  // it is, and no marker recorded; nor later, when the handle may mean another. Only a wait for the
+  // device completes it.
+  bool captured = false;
   // The stream was destroyed without retire(): no marker can be recorded, only the device waited for.
   bool gone = false;
   // No more work can come: the last marker (or a wait for the device) covers all there was.

@@ -31,6 +31,11 @@ std::uint64_t Streams::identity_of(StreamId stream) {
   if (is_default(stream)) {
     return 0;
   }
+  // One that cannot be asked may be captured.
+  const Result<bool> capturing = driver_.stream_is_capturing(device_, stream);
+  if (!capturing.ok() || capturing.value()) {
+    return kCaptured;
+  }
   const Result<std::uint64_t> identity = driver_.stream_identity(device_, stream);
   return identity.ok() ? identity.value() : 0;
 }
@@ -44,8 +49,9 @@ StreamClock& Streams::make_clock(StreamId stream,
   made.owner_thread = owner_thread;
   made.identity = identity;
   made.index = static_cast<std::uint32_t>(clocks_.size() - 1);
-  by_key_.insert_or_assign(Key{stream.value(), owner_thread}, &made);
-  if (!is_default(stream)) {
+  made.captured = identity == kCaptured;
+  by_key_.insert_or_assign(Key{stream.value(), owner_thread, made.captured}, &made);
+  if (!is_default(stream) && !made.captured) {
     // Now the caller vouches for the stream; later nobody may. This is where a stream of another
     // context shows; any other refusal (a capture) means nothing.
     mark(made).ignore();
@@ -64,7 +70,7 @@ StreamClock& Streams::clock(StreamId stream) {
     return *last_used_;
   }
   const std::uint64_t owner = per_thread ? this_thread_id() : 0;
-  const auto known = by_key_.find(Key{stream.value(), owner});
+  const auto known = by_key_.find(Key{stream.value(), owner, identity == kCaptured});
   StreamClock* found = known != by_key_.end() ? known->second : nullptr;
   if (found != nullptr && found->identity != identity) {
     found->gone = true;  // its handle means another stream now
@@ -80,7 +86,7 @@ StreamClock& Streams::clock(StreamId stream) {
 }
 
 void Streams::forget_key(const StreamClock& clock) {
-  by_key_.erase(Key{clock.stream.value(), clock.owner_thread});
+  by_key_.erase(Key{clock.stream.value(), clock.owner_thread, clock.captured});
   if (last_used_ == &clock) {
     last_used_ = nullptr;
   }
@@ -100,13 +106,8 @@ void Streams::return_event(EventId event) {
 }
 
 Status Streams::mark(StreamClock& clock) {
-  if (clock.retired || clock.gone ||
+  if (clock.retired || clock.gone || clock.captured ||
       (clock.owner_thread != 0 && clock.owner_thread != this_thread_id())) {
-    return Errc::kInvalidArgument;
-  }
-  if (clock.identity != 0 && identity_of(clock.stream) != clock.identity) {
-    clock.gone = true;  // an event recorded by this handle would speak of another stream
-    forget_key(clock);
     return Errc::kInvalidArgument;
   }
   const Result<bool> capturing = driver_.stream_is_capturing(device_, clock.stream);
@@ -115,6 +116,14 @@ Status Streams::mark(StreamClock& clock) {
   }
   if (capturing.value()) {
     return Errc::kCapturing;
+  }
+  if (clock.identity != 0) {
+    const Result<std::uint64_t> identity = driver_.stream_identity(device_, clock.stream);
+    if (!identity.ok() || identity.value() != clock.identity) {
+      clock.gone = true;  // an event recorded by this handle would speak of another stream
+      forget_key(clock);
+      return Errc::kInvalidArgument;
+    }
   }
   const Result<EventId> event = take_event();
   if (!event.ok()) {
@@ -237,7 +246,7 @@ Status Streams::wait_device(StreamClock& waiter, StreamClock& clock, Tick tick) 
 
 Status Streams::retire(StreamId stream) {
   const std::uint64_t owner = stream.is_per_thread() ? this_thread_id() : 0;
-  const auto known = by_key_.find(Key{stream.value(), owner});
+  const auto known = by_key_.find(Key{stream.value(), owner, false});
   if (known == by_key_.end()) {
     return {};
   }
@@ -255,7 +264,10 @@ Status Streams::retire(StreamId stream) {
 
 bool Streams::any_capturing() {
   for (const auto& clock : clocks_) {
-    if (clock->retired || clock->gone) {
+    // Nothing of ours is left on a quiet stream: it may be long dead, and asking a dead handle can
+    // crash the driver.
+    const bool quiet = clock->markers.empty() && clock->freed_since_marker.is_zero();
+    if (clock->retired || clock->gone || quiet) {
       continue;
     }
     const Result<bool> capturing = driver_.stream_is_capturing(device_, clock->stream);

@@ -10,7 +10,8 @@
 // after its stream was destroyed is a new stream with a clock of its own: what it means is asked of the
 // driver by identity (drivers before CUDA 12 cannot tell: there retire() is what keeps them apart). A
 // stream that can take no marker (destroyed without retire(), or another thread's) is waited for by
-// waiting for the device; one that never took any (another context's) counts as never done.
+// waiting for the device; one that never took any (another context's) counts as never done. While a
+// stream is captured it may not be asked who it is: then its handle has a clock of its own.
 // Threads: none (the device lock).
 // Failure: a marker that cannot be recorded leaves the clock as it was; memory stamped with it
 // simply stays unsafe. Nothing here ever treats an error as "done".
@@ -52,7 +53,8 @@ class Streams {
 
   // Blocks the host until `tick` is done.
   Status wait_host(StreamClock& clock, Tick tick);
-  // Blocks the host until everything queued on the device is done.
+  // Blocks the host until everything queued on the device is done. kCapturing, and no wait, while a
+  // stream with work of ours is captured; captures of other streams are the caller's to rule out.
   Status wait_device_idle();
   // Work queued on `waiter` from now on starts after `tick` of `clock` is done.
   Status wait_device(StreamClock& waiter, StreamClock& clock, Tick tick);
@@ -81,16 +83,19 @@ class Streams {
   void return_event(EventId event);
   void complete_through(StreamClock& clock, Tick tick);
   StreamClock& make_clock(StreamId stream, std::uint64_t owner_thread, std::uint64_t identity);
-  // 0 for default streams and where the driver cannot tell.
+  // 0 for default streams and where the driver cannot tell, kCaptured while it may not be asked.
   std::uint64_t identity_of(StreamId stream);
   void forget_key(const StreamClock& clock);
   void replace_captured_marker(StreamClock& clock);
 
   Driver& driver_;
   DeviceOrdinal device_;
+  static constexpr std::uint64_t kCaptured = UINT64_MAX;
+
   struct Key {
     std::uint64_t stream;
     std::uint64_t owner_thread;
+    bool captured;
     bool operator==(const Key&) const = default;
   };
   struct KeyHash {

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Stream handles and contexts on the real driver, through the C interface: no torch needed.
 
-usage: streams.py --library LIBNOFRAG
+usage: streams.py --library LIBNOFRAG [--check NAME]
+
+Each check runs in a process of its own: the second breaks a rule of the interface on purpose (a stream is
+destroyed without a word), and a dead handle may crash the driver when anybody asks about it later.
 
 1. A stream is destroyed while its work runs, with and without nofrag_retire_stream; the driver gives its
    handle to the next one. What the new stream writes must stay.
@@ -16,6 +19,8 @@ Prints one RESULT line; exit 1 if a check fails, 77 without a GPU.
 import argparse
 import ctypes as C
 import json
+import os
+import subprocess
 import sys
 import time
 
@@ -160,29 +165,40 @@ def identity_cost(cuda):
     }
 
 
+CHECKS = {
+    "handle_comes_back_after_retire": lambda cuda, nofrag: handle_comes_back(cuda, nofrag, True),
+    "handle_comes_back_unannounced": lambda cuda, nofrag: handle_comes_back(cuda, nofrag, False),
+    "trim_in_a_green_context": trim_in_a_green_context,
+    "stream_of_another_context": stream_of_another_context,
+    "identity_cost": lambda cuda, _: identity_cost(cuda),
+}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--library", required=True)
+    parser.add_argument("--check", choices=CHECKS)
     args = parser.parse_args()
-    cuda = Cuda()
-    nofrag = C.CDLL(args.library)
-    nofrag.nofrag_malloc.restype = C.c_void_p
-    checks = {
-        "handle_comes_back_after_retire": lambda: handle_comes_back(cuda, nofrag, True),
-        "handle_comes_back_unannounced": lambda: handle_comes_back(cuda, nofrag, False),
-        "trim_in_a_green_context": lambda: trim_in_a_green_context(cuda, nofrag),
-        "stream_of_another_context": lambda: stream_of_another_context(cuda, nofrag),
-        "identity_cost": lambda: identity_cost(cuda),
-    }
+    if args.check:
+        cuda = Cuda()
+        nofrag = C.CDLL(args.library)
+        nofrag.nofrag_malloc.restype = C.c_void_p
+        print("ANSWER " + json.dumps(CHECKS[args.check](cuda, nofrag)), flush=True)
+        os._exit(0)
     result, failed = {"job": "streams"}, []
-    for name, check in checks.items():
-        try:
-            result[name] = check()
+    for name in CHECKS:
+        command = [sys.executable, __file__, "--library", args.library, "--check", name]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+        if done.returncode == 77:
+            sys.exit(77)
+        answers = [line[7:] for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
+        if done.returncode == 0 and answers:
+            result[name] = json.loads(answers[-1])
             print(f"ok      {name} {result[name]}", flush=True)
-        except AssertionError as error:
+        else:
             failed.append(name)
-            result[name] = {"failed": str(error)}
-            print(f"FAILED  {name}: {error}", flush=True)
+            result[name] = {"failed": done.stdout[-500:], "exit": done.returncode}
+            print(f"FAILED  {name}: exit {done.returncode}\n{done.stdout[-2000:]}", flush=True)
     result["failed"] = failed
     print("RESULT " + json.dumps(result))
     sys.exit(1 if failed else 0)

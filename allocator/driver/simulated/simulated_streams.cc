@@ -41,6 +41,14 @@ const SimulatedStreams::Stream* SimulatedStreams::find(int device, StreamId stre
   return it == stream_index_.end() ? nullptr : &streams_[it->second];
 }
 
+Result<std::uint64_t> SimulatedStreams::identity(int device, StreamId stream) {
+  const std::uint32_t index = index_of(device, stream);
+  if (streams_[index].capture != 0) {
+    return refuse(streams_[index].capture, kCaptureUnsupported).error();
+  }
+  return std::uint64_t{index} + 1;
+}
+
 void SimulatedStreams::destroy_stream(int device, StreamId stream) {
   // Its entry stays, for device waits and for what is running, under no name.
   stream_index_.erase(key(device, stream));

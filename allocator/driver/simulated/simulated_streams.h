@@ -64,7 +64,7 @@ class SimulatedStreams {
   Status wait(int device, StreamId stream, EventId id);
 
   // The number of the stream that the handle means now.
-  std::uint64_t identity(int device, StreamId stream) { return index_of(device, stream) + 1U; }
+  Result<std::uint64_t> identity(int device, StreamId stream);
   // Its work goes on; the handle means another stream from now on.
   void destroy_stream(int device, StreamId stream);
 
