@@ -129,13 +129,18 @@ class Runner:
             elif row["job"] == "features":
                 print(f"features: {row['checks'] - len(row['failed'])} of {row['checks']} checks")
 
+    @staticmethod
+    def arguments():
+        """As given, but no path of this machine: results are committed."""
+        return [os.path.basename(word) if os.path.isabs(word) else word for word in sys.argv[1:]]
+
     def write(self):
         environment = {}
         if shutil.which("nvidia-smi"):
             query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
             environment["gpu"] = subprocess.run(query, capture_output=True, text=True).stdout.strip()
         document = {"schema": "nofrag.gpu-jobs/1", "date": time.strftime("%Y-%m-%d"), **environment,
-                    "command": " ".join(["tests/gpu/run_all.py", *sys.argv[1:]]), "rows": self.rows,
+                    "command": " ".join(["tests/gpu/run_all.py", *self.arguments()]), "rows": self.rows,
                     "problems": self.problems, "skipped": self.skips}
         (self.out / "results.json").write_text(json.dumps(document, indent=1) + "\n")
         columns = ["job", "allocator", "identical_to_native", "steps_per_s", "peak_live_bytes", "peak_reserved_bytes",

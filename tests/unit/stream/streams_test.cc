@@ -189,6 +189,22 @@ TEST_F(StreamsTest, AStreamDestroyedWithoutAWordIsWaitedForByTheDevice) {
   EXPECT_TRUE(old.done(old.stamp())) << "no more work can come";
 }
 
+// Asking a captured stream who it is breaks its capture (the simulated driver does the same).
+TEST_F(StreamsTest, ACapturedHandleHasAClockOfItsOwnAndIsNotAsked) {
+  StreamClock& before = streams_.clock(kA);
+  driver_.begin_capture(kA);
+  StreamClock& captured = streams_.clock(kA);
+  EXPECT_NE(&captured, &before);
+  EXPECT_EQ(&streams_.clock(kA), &captured);
+  const Tick tick = captured.stamp();
+  EXPECT_FALSE(streams_.mark(captured).ok());
+  EXPECT_TRUE(driver_.end_capture(kA)) << "the capture is still good";
+  EXPECT_EQ(&streams_.clock(kA), &before);
+  EXPECT_FALSE(streams_.mark(captured).ok()) << "whose handle is it now?";
+  ASSERT_TRUE(streams_.wait_host(captured, tick).ok());
+  EXPECT_EQ(calls(DriverCall::kDeviceSynchronize), 1U);
+}
+
 // As with a stream of another context: its markers are refused from the first one on.
 TEST_F(StreamsTest, AStreamThatNeverTookAMarkerIsNeverDone) {
   driver_.fail_call(DriverCall::kEventRecord, 1, Errc::kInvalidArgument, true);
