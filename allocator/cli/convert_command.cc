@@ -18,15 +18,23 @@ constexpr std::size_t kEventsAtOnce = std::size_t{1} << 14;
 // A file that appears under its name only when it is whole.
 class OutputFile {
  public:
-  OutputFile(const std::string& path, bool force) : path_(path), temporary_(path + ".partial") {
+  OutputFile(const std::string& path, bool force) : path_(path) {
     if (path_ == "-") {
       file_ = stdout;
       return;
     }
     std::error_code ignored;
-    if (!force && std::filesystem::exists(path_, ignored)) {
-      throw UsageError(path_ + ": exists already; --force overwrites it");
+    if (std::filesystem::exists(path_, ignored)) {
+      if (!force) {
+        throw UsageError(path_ + ": exists already; --force overwrites it");
+      }
+      // Renaming onto a device would replace its node, and onto a link the link.
+      path_ = std::filesystem::canonical(path_, ignored).string();
+      if (!std::filesystem::is_regular_file(path_, ignored)) {
+        throw UsageError(path + ": is not a regular file; use - for standard output");
+      }
     }
+    temporary_ = path_ + ".partial";
     file_ = std::fopen(temporary_.c_str(), "wb");
     if (file_ == nullptr) {
       throw UsageError(temporary_ + ": cannot be written (" + std::strerror(errno) + ")");

@@ -73,6 +73,9 @@ struct Plan {
   std::optional<Capacity> capacity;
 };
 
+// What the simulated address space has room for many times over.
+constexpr Bytes kMostCapacity = 16 * 1024 * kGiB;
+
 std::string short_name(const std::string& path) {
   return path == "-" ? "standard input" : std::filesystem::path(path).filename().string();
 }
@@ -88,6 +91,10 @@ TraceReport replay_one(const std::string& path,
   std::optional<Bytes> capacity;
   if (plan.capacity) {
     capacity = plan.capacity->resolve(trace.peak_live, session.granule());
+    if (*capacity > kMostCapacity) {
+      throw UsageError("--capacity: " + std::to_string(capacity->count()) +
+                       " bytes; the largest device that can be simulated has 16 TiB");
+    }
   }
   const auto update = [&](std::uint64_t done) { progress.update(done); };
   for (const std::string& allocator : plan.allocators) {
@@ -120,10 +127,20 @@ ExitCode run_replay(const ReplayArguments& arguments) {
     reports.push_back(replay_one(path, plan, arguments.min_capacity, progress));
   }
   if (!arguments.json.empty()) {
-    write_output(arguments.json, replay_json(reports).dump(1) + "\n");
+    // A path need not be UTF-8; JSON must be.
+    write_output(
+        arguments.json,
+        replay_json(reports).dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   }
   if (!arguments.quiet && arguments.json != "-") {
     write_output("-", replay_table(reports));
+  }
+  for (const TraceReport& report : reports) {
+    for (const ReplayRun& run : report.runs) {
+      if (!run.fault.empty()) {
+        throw RunError(run.allocator + " on " + run.device + ": " + run.fault);
+      }
+    }
   }
   const bool all_completed = std::all_of(reports.begin(), reports.end(), [](const TraceReport& r) {
     return std::all_of(

@@ -3,6 +3,12 @@
 #include <algorithm>
 
 namespace nofrag {
+namespace {
+
+// How far a block is carried back to its place by age before it counts as new.
+constexpr int kShelfWalk = 16;
+
+}  // namespace
 
 void LastUses::note(StreamClock* clock, Tick tick) {
   for (std::uint32_t i = 0; i < count_; ++i) {
@@ -112,9 +118,15 @@ void RangeHeap::shelve(Block* block) {
   }
   Shelf& shelf = shelf_of(*block->clock);
   shelf.index.insert(block);
-  // Nearly always the newest tick; a remainder goes back behind its elders.
+  // Nearly always the newest tick; a remainder goes back behind its elders. One that would go far back
+  // counts as new instead: a later tick is never wrong, only learned of later.
   Block* after = shelf.newest;
-  while (after != nullptr && after->tick > block->tick) {
+  for (int steps = 0; after != nullptr && after->tick > block->tick; ++steps) {
+    if (steps == kShelfWalk) {
+      block->tick = shelf.newest->tick;
+      after = shelf.newest;
+      break;
+    }
     after = after->previous_dirty;
   }
   block->previous_dirty = after;

@@ -14,6 +14,20 @@
 
 namespace nofrag {
 
+// Marks this thread as calling the callbacks of `list`, for as long as it lives.
+class CallbackGuard {
+ public:
+  explicit CallbackGuard(const void* list);
+  CallbackGuard(const CallbackGuard&) = delete;
+  CallbackGuard& operator=(const CallbackGuard&) = delete;
+  ~CallbackGuard();
+  [[nodiscard]] bool inside_already() const { return inside_already_; }
+
+ private:
+  const void* list_;
+  bool inside_already_ = false;
+};
+
 template <typename Function>
 class CallbackList {
  public:
@@ -47,7 +61,8 @@ class CallbackList {
   // `call(function, user)` for each, in the order they were added.
   template <typename Call>
   void for_each(Call call) {
-    if (inside_) {
+    CallbackGuard guard(this);
+    if (guard.inside_already()) {
       return;
     }
     std::array<Entry, kMost> copy;
@@ -57,11 +72,9 @@ class CallbackList {
       copy = entries_;
       count = count_;
     }
-    inside_ = true;
     for (std::size_t i = 0; i < count; ++i) {
       call(copy[i].function, copy[i].user);
     }
-    inside_ = false;
   }
 
  private:
@@ -77,8 +90,6 @@ class CallbackList {
     }
     return i;
   }
-
-  static inline thread_local bool inside_ = false;
 
   std::mutex mutex_;
   std::array<Entry, kMost> entries_{};  // Sync: mutex_

@@ -45,6 +45,7 @@ class PackedReader {
   bool split_columns(std::string_view payload, Columns* columns);
   bool decode(const Block& block, const Columns& columns);
   bool check_end(const Block& block);
+  std::array<std::uint64_t, 5> totals_{};  // of the end block
   bool fail(std::uint64_t offset,
             std::string found,
             std::string expected,
@@ -303,7 +304,7 @@ bool PackedReader::check_end(const Block& block) {
   if (payload.size() < kTotals) {
     return fail(block.offset, "an end block of too few bytes", "40 bytes of totals");
   }
-  std::array<std::uint64_t, 5> totals{};
+  std::array<std::uint64_t, 5>& totals = totals_;
   for (std::size_t i = 0; i < totals.size(); ++i) {
     totals[i] = load_little_endian<std::uint64_t>(payload, 8 * i);
   }
@@ -343,6 +344,15 @@ std::optional<TraceError> PackedReader::read(Trace* trace) {
         return error_;
       }
       *trace = builder_.finish(TraceFormat::kNofrag);
+      if (totals_[2] != trace->frees || totals_[3] != trace->peak_live.count() ||
+          totals_[4] != trace->live_at_end.count()) {
+        fail(block.offset,
+             "totals of " + std::to_string(totals_[2]) + " frees, " + std::to_string(totals_[3]) +
+                 " bytes at the peak, " + std::to_string(totals_[4]) + " at the end",
+             std::to_string(trace->frees) + ", " + std::to_string(trace->peak_live.count()) +
+                 " and " + std::to_string(trace->live_at_end.count()) + ", as read");
+        return error_;
+      }
       return std::nullopt;
     }
     if (block.kind == NOFRAG_TRACE_BLOCK_EVENTS) {

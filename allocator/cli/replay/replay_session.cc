@@ -102,9 +102,6 @@ ReplayRun ReplaySession::run(std::string_view allocator,
   run.allocator = std::string(allocator);
   run.device = target_.text();
   run.capacity = capacity;
-  if (!run.fault.empty()) {
-    throw RunError(run.allocator + " on " + run.device + ": " + run.fault);
-  }
   return run;
 }
 
@@ -155,6 +152,9 @@ std::optional<Bytes> ReplaySession::min_capacity(std::string_view allocator,
     search.known_enough = free_run->peak_reserved;
   } else {
     search.known_enough = trace_.peak_live + Bytes(trace_.peak_live.count() / 4);
+  }
+  if (free_run != nullptr && !free_run->fault.empty()) {
+    return std::nullopt;  // it fails whatever the capacity
   }
   return find_min_capacity(
       search, [&](Bytes capacity) { return run(allocator, capacity, progress).completed; });

@@ -83,11 +83,16 @@ Row row_of(const TraceReport& report, const ReplayRun& run) {
     }
   }
   row.outcome = run.completed ? "completed"
-                              : fmt::format("OOM, event {}", grouped(run.oom ? run.oom->event : 0));
+                : !run.fault.empty()
+                    ? "failed"
+                    : fmt::format("OOM, event {}", grouped(run.oom ? run.oom->event : 0));
   return row;
 }
 
 std::string oom_lines(const ReplayRun& run) {
+  if (!run.fault.empty()) {
+    return fmt::format("  {} failed: {}\n", run.allocator, run.fault);
+  }
   if (!run.oom) {
     return "";
   }
