@@ -343,16 +343,17 @@ std::optional<TraceError> PackedReader::read(Trace* trace) {
       if (!check_end(block)) {
         return error_;
       }
-      *trace = builder_.finish(TraceFormat::kNofrag);
-      if (totals_[2] != trace->frees || totals_[3] != trace->peak_live.count() ||
-          totals_[4] != trace->live_at_end.count()) {
+      Trace finished = builder_.finish(TraceFormat::kNofrag);
+      if (totals_[2] != finished.frees || totals_[3] != finished.peak_live.count() ||
+          totals_[4] != finished.live_at_end.count()) {
         fail(block.offset,
              "totals of " + std::to_string(totals_[2]) + " frees, " + std::to_string(totals_[3]) +
                  " bytes at the peak, " + std::to_string(totals_[4]) + " at the end",
-             std::to_string(trace->frees) + ", " + std::to_string(trace->peak_live.count()) +
-                 " and " + std::to_string(trace->live_at_end.count()) + ", as read");
+             std::to_string(finished.frees) + ", " + std::to_string(finished.peak_live.count()) +
+                 " and " + std::to_string(finished.live_at_end.count()) + ", as read");
         return error_;
       }
+      *trace = std::move(finished);
       return std::nullopt;
     }
     if (block.kind == NOFRAG_TRACE_BLOCK_EVENTS) {
