@@ -74,7 +74,7 @@ struct Plan {
 };
 
 // What the simulated address space has room for many times over.
-constexpr Bytes kMostCapacity = 16 * 1024 * kGiB;
+constexpr Bytes kMostCapacity = 16384 * kGiB;
 
 std::string short_name(const std::string& path) {
   return path == "-" ? "standard input" : std::filesystem::path(path).filename().string();
