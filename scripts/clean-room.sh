@@ -16,6 +16,9 @@ fi
 repository="$(cd "$(dirname "$0")/.." && pwd)"
 mkdir -p "$1"
 room="$(cd "$1" && pwd)"
+# A second run would delete the root under the first.
+exec 9> "$room/lock"
+flock -n 9 || { echo "clean room: $room is in use" >&2; exit 1; }
 shift
 targets=("$@")
 [ "${#targets[@]}" -gt 0 ] || targets=(demo test)
