@@ -1,7 +1,7 @@
-// Backing: physical memory under a placement, from the cheapest source that does not hold more than
-// the job needs: new handles while reserved stays near the peak of live memory, else idle handles
-// moved here, else new ones up to the limit, else (under pressure) idle ones that must be waited
-// for.
+// Backing: physical memory under the gaps of a placement, from the cheapest source that does not hold
+// more than the job needs: new handles while reserved stays near the peak of live memory, else idle
+// handles mapped here too, else idle ones moved here, else new ones up to the limit, else (under
+// pressure) idle ones that must be waited for or are given back and created again in the size needed.
 
 #include <algorithm>
 
@@ -9,14 +9,6 @@
 #include "range/mapping.h"
 
 namespace nofrag {
-namespace {
-
-// How many idle handles a search without pressure asks about, longest idle first: what freed last
-// is done last, so after a few dozen that still run the rest run too. Under pressure all are looked
-// at.
-constexpr int kIdleScan = 64;
-
-}  // namespace
 
 bool DeviceAllocator::Impl::within_soft_limit(Bytes more, Bytes request) const {
   const Bytes allocated = live_bytes + pending_bytes;
@@ -38,92 +30,6 @@ Bytes DeviceAllocator::Impl::growth_size() const {
   return physical.reserved() + physical.reserved() >= capacity ? half : handle_size;
 }
 
-Status DeviceAllocator::Impl::back(Pool& pool,
-                                   const Placement& placement,
-                                   bool pressure,
-                                   Rung* highest) {
-  for (const Gap& gap : pool.heap.gaps(placement)) {
-    if (const Status filled = fill_gap(pool, placement, gap, pressure, highest); !filled.ok()) {
-      return filled;  // gaps filled before stay: mapped, free and counted
-    }
-  }
-  return {};
-}
-
-Status DeviceAllocator::Impl::fill_gap(
-    Pool& pool, const Placement& placement, Gap gap, bool pressure, Rung* highest) {
-  std::vector<PhysicalHandle> pieces;
-  const auto give_back = [&](std::size_t from) {
-    for (std::size_t i = from; i < pieces.size(); ++i) {
-      emit(EventKind::kRelease, VirtAddr{}, pieces[i].size, StreamId{});
-      physical.release(pieces[i]);
-    }
-  };
-  Bytes filled;
-  while (filled < gap.range.size) {
-    const Result<Obtained> piece =
-        obtain(pool, placement, gap.range.size - filled, gap.room_after, pressure);
-    if (!piece.ok()) {
-      give_back(0);
-      return piece.error();
-    }
-    pieces.push_back(piece.value().physical);
-    filled += piece.value().physical.size;
-    *highest = std::max(*highest, piece.value().rung);
-  }
-  const MapOutcome outcome = map_handles(driver, device, gap.range.address, pieces);
-  VirtAddr address = gap.range.address;
-  const std::size_t kept = outcome.status.ok() ? pieces.size() : outcome.stuck;
-  for (std::size_t i = 0; i < kept; ++i) {
-    if (outcome.status.ok()) {
-      pool.heap.attach(*placement.region, address, pieces[i]);
-      emit(EventKind::kMap, address, pieces[i].size, StreamId{});
-    } else {
-      pool.heap.attach_lost(*placement.region, address, pieces[i]);
-    }
-    address = address + pieces[i].size;
-  }
-  give_back(kept);
-  return outcome.status;
-}
-
-// One handle of at most `want` bytes, or somewhat more when a full-sized one fits into `room`
-// beyond: growth in full handles leaves fewer, larger pieces.
-Result<DeviceAllocator::Impl::Obtained> DeviceAllocator::Impl::obtain(
-    Pool& pool, const Placement& placement, Bytes want, Bytes room, bool pressure) {
-  const Bytes full = growth_size();
-  const Bytes exact = std::min(want, full);
-  if (want < full && want + room >= full && within_soft_limit(full, placement.size)) {
-    if (const Result<PhysicalHandle> made = create(full); made.ok()) {
-      return Obtained{made.value(), Rung::kGrow};
-    }
-  }
-  if (within_soft_limit(exact, placement.size)) {
-    if (const Result<PhysicalHandle> made = create(exact); made.ok()) {
-      return Obtained{made.value(), Rung::kGrow};
-    }
-  }
-  if (Result<Obtained> reused = reuse_idle(pool, placement, want, false); reused.ok()) {
-    return reused;
-  }
-  const Result<PhysicalHandle> made = create(exact);
-  if (made.ok()) {
-    return Obtained{made.value(), Rung::kGrow};
-  }
-  if (pressure) {
-    if (Result<Obtained> reused = reuse_idle(pool, placement, want, true); reused.ok()) {
-      return reused;
-    }
-    // Whatever is left of the limit or the device, granule by granule.
-    if (exact > info.granularity) {
-      if (const Result<PhysicalHandle> rest = create(info.granularity); rest.ok()) {
-        return Obtained{rest.value(), Rung::kGrow};
-      }
-    }
-  }
-  return made.error();
-}
-
 Result<PhysicalHandle> DeviceAllocator::Impl::create(Bytes size) {
   const Result<PhysicalHandle> made = physical.create(size);
   if (made.ok()) {
@@ -132,89 +38,196 @@ Result<PhysicalHandle> DeviceAllocator::Impl::create(Bytes size) {
   return made;
 }
 
+void DeviceAllocator::Impl::give_back(PhysicalHandle handle) {
+  emit(EventKind::kRelease, VirtAddr{}, handle.size, StreamId{});
+  physical.release(handle);
+}
+
+Status DeviceAllocator::Impl::back(Fill& fill, const Placement& placement) {
+  for (const Gap& gap : fill.pool.heap.gaps(placement)) {
+    if (const Status filled = fill_gap(fill, placement, gap); !filled.ok()) {
+      return filled;  // gaps filled before stay: mapped, free and counted
+    }
+  }
+  return {};
+}
+
+Status DeviceAllocator::Impl::fill_gap(Fill& fill, const Placement& placement, Gap gap) {
+  std::vector<Piece> pieces;
+  Bytes filled;
+  while (filled < gap.range.size) {
+    const Result<Piece> piece =
+        obtain(fill, placement, gap.range.size - filled, gap.room_after);
+    if (!piece.ok()) {
+      for (const Piece& had : pieces) {
+        if (had.alias == nullptr) {
+          give_back(had.physical);
+        }
+      }
+      return piece.error();
+    }
+    pieces.push_back(piece.value());
+    filled += piece.value().physical.size;
+  }
+  return map_pieces(fill.pool, *placement.region, gap.range.address, pieces);
+}
+
+// Maps the pieces one after the other from `address` on, all or none; what is not mapped goes back.
+Status DeviceAllocator::Impl::map_pieces(Pool& pool,
+                                         Region& region,
+                                         VirtAddr address,
+                                         const std::vector<Piece>& pieces) {
+  std::vector<PhysicalHandle> handles;
+  handles.reserve(pieces.size());
+  for (const Piece& piece : pieces) {
+    handles.push_back(piece.physical);
+  }
+  const MapOutcome outcome = map_handles(driver, device, address, handles);
+  const std::size_t kept = outcome.status.ok() ? pieces.size() : outcome.stuck;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const Piece& piece = pieces[i];
+    if (i >= kept) {
+      if (piece.alias == nullptr) {
+        give_back(piece.physical);
+      }
+    } else if (outcome.status.ok()) {
+      if (piece.alias == nullptr) {
+        pool.heap.attach(region, address, piece.physical);
+      } else {
+        pool.heap.alias(region, address, piece.alias);
+      }
+      emit(EventKind::kMap, address, piece.physical.size, StreamId{});
+    } else if (piece.alias == nullptr) {
+      pool.heap.attach_lost(region, address, piece.physical);
+    } else {
+      pool.heap.alias_stuck(region, address, piece.alias);
+    }
+    address = address + piece.physical.size;
+  }
+  return outcome.status;
+}
+
+// One handle of at most `want` bytes, or more where the addresses behind the gap have `room` for it.
+Result<DeviceAllocator::Impl::Piece> DeviceAllocator::Impl::obtain(Fill& fill,
+                                                                   const Placement& placement,
+                                                                   Bytes want,
+                                                                   Bytes room) {
+  const Bytes full = growth_size();
+  const Bytes exact = std::min(want, full);
+  const auto grown = [&fill](PhysicalHandle physical_handle) {
+    fill.highest = std::max(fill.highest, Rung::kGrow);
+    return Piece{physical_handle, nullptr};
+  };
+  if (want < full && want + room >= full && within_soft_limit(full, placement.size)) {
+    if (const Result<PhysicalHandle> made = create(full); made.ok()) {
+      return grown(made.value());
+    }
+  }
+  if (within_soft_limit(exact, placement.size)) {
+    if (const Result<PhysicalHandle> made = create(exact); made.ok()) {
+      return grown(made.value());
+    }
+  }
+  if (Result<Piece> aliased = alias_idle(fill, placement, want, room); aliased.ok()) {
+    return aliased;
+  }
+  if (Result<Piece> moved = move_idle(fill, placement, want, false); moved.ok()) {
+    return moved;
+  }
+  const Result<PhysicalHandle> made = create(exact);
+  if (made.ok()) {
+    return grown(made.value());
+  }
+  if (fill.wait) {
+    if (Result<Piece> moved = move_idle(fill, placement, want, true); moved.ok()) {
+      return moved;
+    }
+    // Whatever is left of the limit or the device, granule by granule.
+    if (exact > info.granularity) {
+      if (const Result<PhysicalHandle> rest = create(info.granularity); rest.ok()) {
+        return grown(rest.value());
+      }
+    }
+  }
+  return made.error();
+}
+
+// An idle handle of the same heap, mapped here beside where it is: nothing is unmapped, so nothing
+// waits for the GPU.
+Result<DeviceAllocator::Impl::Piece> DeviceAllocator::Impl::alias_idle(Fill& fill,
+                                                                       const Placement& placement,
+                                                                       Bytes want,
+                                                                       Bytes room) {
+  std::vector<Handle*>& own = supply(fill).own;
+  for (std::size_t& i = fill.next_alias; i < own.size(); ++i) {
+    Handle* handle = own[i];
+    if (handle == nullptr || handle->chosen == fill.id || handle->physical.size > want + room ||
+        handle->in(*placement.region) != nullptr ||
+        !may_use(*handle, Bytes(0), handle->physical.size, fill.clock, fill.wait) ||
+        !make_room(fill.pool, *handle, fill.wait).ok()) {
+      continue;
+    }
+    handle->chosen = fill.id;
+    own[i++] = nullptr;
+    fill.highest = std::max(fill.highest, Rung::kOwnMappable);
+    return Piece{handle->physical, handle};
+  }
+  return Errc::kOutOfMemory;
+}
+
 // An idle handle moved here whole if it fits, else given back to the driver to make room for a new
 // one of the size needed: physical memory is fungible through the driver.
-Result<DeviceAllocator::Impl::Obtained> DeviceAllocator::Impl::reuse_idle(
-    Pool& pool, const Placement& placement, Bytes want, bool pressure) {
-  const Bytes exact = std::min(want, growth_size());
-  std::uint64_t after = 0;
-  for (;;) {
-    Rung rung = Rung::kOwnMappable;
-    Handle* idle = pick_idle(pool, placement, pressure, after, &rung);
-    if (idle == nullptr) {
-      return Errc::kOutOfMemory;
+Result<DeviceAllocator::Impl::Piece> DeviceAllocator::Impl::move_idle(Fill& fill,
+                                                                      const Placement& placement,
+                                                                      Bytes want,
+                                                                      bool wait) {
+  Supply& idle = supply(fill);
+  const auto from = [&](std::vector<Handle*>& list, std::size_t& next, Rung rung) -> Result<Piece> {
+    for (; next < list.size(); ++next) {
+      Handle* handle = list[next];
+      if (handle == nullptr || handle->chosen == fill.id ||
+          (handle->in(*placement.region) != nullptr &&
+           placement.covers(*handle->in(*placement.region))) ||
+          !(wait ? wait_for_handle(*handle).ok() : known_done(*handle))) {
+        continue;
+      }
+      // One that the driver will not unmap stays; the next may do.
+      const Result<PhysicalHandle> unmapped = unmap_idle(handle);
+      if (!unmapped.ok()) {
+        continue;
+      }
+      list[next++] = nullptr;
+      fill.highest = std::max(fill.highest, rung);
+      if (unmapped.value().size <= want) {
+        return Piece{unmapped.value(), nullptr};
+      }
+      give_back(unmapped.value());
+      const Result<PhysicalHandle> made = create(std::min(want, growth_size()));
+      if (made.ok()) {
+        return Piece{made.value(), nullptr};
+      }
+      // Only want of memory is a reason to give up more.
+      if (made.code() != Errc::kOutOfMemory && made.code() != Errc::kLimit) {
+        return made.error();
+      }
     }
-    after = idle->idle_since;
-    // One that cannot be waited for (a capture) or unmapped stays; the next may do.
-    if (!wait_for_handle(*idle).ok()) {
-      continue;
-    }
-    const Result<PhysicalHandle> unmapped = unmap_idle(idle);
-    if (!unmapped.ok()) {
-      continue;
-    }
-    if (unmapped.value().size <= want) {
-      return Obtained{unmapped.value(), rung};
-    }
-    emit(EventKind::kRelease, VirtAddr{}, unmapped.value().size, StreamId{});
-    physical.release(unmapped.value());
-    const Result<PhysicalHandle> made = create(exact);
-    if (made.ok()) {
-      return Obtained{made.value(), rung};
-    }
-    // Only want of memory is a reason to give up more.
-    if (made.code() != Errc::kOutOfMemory && made.code() != Errc::kLimit) {
-      return made.error();
+    return Errc::kOutOfMemory;
+  };
+  // A private pool that is in use may hold work of graphs: its own handles stay where they are.
+  if (fill.pool.lends()) {
+    std::size_t& next = wait ? fill.next_waited : fill.next_move;
+    if (Result<Piece> own = from(idle.own, next, Rung::kOwnMappable); own.ok()) {
+      return own;
     }
   }
+  return from(idle.others, wait ? fill.next_other_waited : fill.next_other, Rung::kOtherPools);
 }
 
-// The handle idle for longest whose work is done; with `may_wait` one whose work can be waited for.
-// Never one under the placement itself, and only those that became idle later than `after`.
-Handle* DeviceAllocator::Impl::pick_idle(
-    Pool& pool, const Placement& placement, bool may_wait, std::uint64_t after, Rung* rung) {
-  Handle* best = nullptr;
-  for (auto& [key, lender] : pools) {
-    if (&lender != &pool && !lender.lends()) {
-      continue;
-    }
-    int asked = 0;
-    for (Handle* handle = lender.heap.first_idle();
-         handle != nullptr && (may_wait || asked < kIdleScan);
-         handle = handle->next_idle) {
-      if (best != nullptr && handle->idle_since >= best->idle_since) {
-        break;
-      }
-      if (handle->idle_since <= after) {
-        continue;
-      }
-      if (handle->region == placement.region && handle->address < placement.end() &&
-          placement.address < handle->end()) {
-        continue;
-      }
-      // A private pool that is in use may hold work of graphs: its own handles stay where they are.
-      if (lender.is_private() && !lender.lends()) {
-        break;
-      }
-      ++asked;
-      if (!(may_wait && !filling_pool()) && !handle_done(*handle)) {
-        continue;
-      }
-      best = handle;
-      *rung = &lender == &pool ? Rung::kOwnMappable : Rung::kOtherPools;
-    }
+DeviceAllocator::Impl::Supply& DeviceAllocator::Impl::supply(Fill& fill) {
+  if (!fill.supply.has_value()) {
+    fill.supply = supply_for(fill.pool);
   }
-  return best;
-}
-
-Result<PhysicalHandle> DeviceAllocator::Impl::unmap_idle(Handle* handle) {
-  const VirtAddr address = handle->address;
-  const Bytes size = handle->physical.size;
-  if (const Status unmapped = driver.unmap(address, size); !unmapped.ok()) {
-    return unmapped.error();
-  }
-  emit(EventKind::kUnmap, address, size, StreamId{});
-  return handle->region->heap->detach(handle);
+  return *fill.supply;
 }
 
 }  // namespace nofrag

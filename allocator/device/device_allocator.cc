@@ -32,6 +32,7 @@ DeviceAllocator::Impl::Impl(Driver& device_driver,
       options(opts),
       virtual_memory(info.virtual_memory && opts.backend != Backend::kPlain),
       handle_size(virtual_memory ? round_up(opts.handle_size, info.granularity) : Bytes(0)),
+      max_aliases(static_cast<std::uint32_t>(opts.max_aliases)),
       streams(driver, device),
       physical(driver, device, info.granularity),
       space(driver, info.total_memory, virtual_memory ? info.granularity : kMiB),
@@ -67,10 +68,12 @@ DeviceAllocator::Impl::~Impl() {
       free_plain(block);
     }
     while (Handle* handle = pool.heap.first_idle()) {
-      const VirtAddr address = handle->address;
-      const PhysicalHandle released = pool.heap.detach(handle);
-      driver.unmap(address, released.size).ignore();
-      physical.release(released);
+      while (handle->mapping_count > 1) {
+        driver.unmap(handle->mappings->address, handle->physical.size).ignore();
+        pool.heap.drop(handle->mappings);
+      }
+      driver.unmap(handle->mappings->address, handle->physical.size).ignore();
+      physical.release(pool.heap.detach(handle));
     }
     for (const auto& region : pool.heap.regions()) {
       space.return_region(region->range);
@@ -237,12 +240,8 @@ Result<BlockInfo> DeviceAllocator::find(VirtAddr address) const {
   const Lock lock(s.mutex);
   const Block* block = s.blocks.find(address);
   if (block == nullptr && s.virtual_memory) {
-    for (const auto& [key, pool] : s.pools) {
-      if (const Block* at = pool.heap.block_at(address)) {
-        block = at->state == BlockState::kLive ? at : nullptr;
-        break;
-      }
-    }
+    const Block* at = s.context.block_at(address);
+    block = at != nullptr && at->state == BlockState::kLive ? at : nullptr;
   } else if (block == nullptr) {
     s.blocks.for_each(
         [&](const Block* b) { block = address >= b->address && address < b->end() ? b : block; });

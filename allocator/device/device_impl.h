@@ -2,14 +2,16 @@
 //
 // Layer: device (private header). Everything here runs under `mutex` unless it says otherwise.
 // Files: device_allocator.cc (the public calls), ladder.cc (one allocation from hit to failure),
-// backing.cc (physical memory under a placement), reclaim.cc (what is idle, done or released goes
-// on), report.cc (statistics and the out-of-memory report).
+// backing.cc (physical memory under a placement), compose.cc (a view of what is free elsewhere),
+// supply.cc (idle handles), reclaim.cc (what is done or released goes on), report.cc (statistics and the
+// out-of-memory report).
 #pragma once
 
 #include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,9 @@ namespace nofrag {
 // Blocks are placed and sized in this unit. PyTorch's own rounding; two live blocks then never
 // share a cache line (128 B on every device to date).
 inline constexpr Bytes kBlockUnit{512};
+
+// Addresses kept behind a view, so that it can be extended: at least this, or half of it.
+inline constexpr Bytes kViewRoom = 256 * kMiB;
 
 struct Pool {
   PoolKey key;
@@ -62,13 +67,80 @@ class DeviceAllocator::Impl {
   Impl(Driver& device_driver, DeviceOrdinal ordinal, DeviceInfo device_info, const Options& opts);
   ~Impl();
 
+  // device_allocator.cc
+  void note_allocated(Block* block, Pool& pool);
+  bool ask_callbacks(std::unique_lock<RankedMutex>& lock, Bytes size);
+  void settle_or_set_aside(PoolKey key);
+
+  // backing.cc
+  // One part of what is mapped under a request: a handle nobody has mapped, or one mapped elsewhere too.
+  struct Piece {
+    PhysicalHandle physical;
+    Handle* alias = nullptr;
+  };
+  // Idle handles at the moment it was asked, longest idle first; nullptr where one was used up.
+  struct Supply {
+    std::vector<Handle*> own;     // of the pool's heap
+    std::vector<Handle*> others;  // of heaps that lend
+  };
+  // One request's search for memory.
+  struct Fill {
+    Pool& pool;
+    StreamClock& clock;
+    std::uint64_t id;
+    bool wait = false;   // may the host wait?
+    bool cross = false;  // may memory of other streams be used behind a device-side wait?
+    Rung highest = Rung::kOwnFree;
+    std::optional<Supply> supply{};
+    std::size_t next_alias = 0;
+    std::size_t next_move = 0;
+    std::size_t next_waited = 0;
+    std::size_t next_other = 0;
+    std::size_t next_other_waited = 0;
+  };
+  Status back(Fill& fill, const Placement& placement);
+  Status fill_gap(Fill& fill, const Placement& placement, Gap gap);
+  Status map_pieces(Pool& pool,
+                    Region& region,
+                    VirtAddr address,
+                    const std::vector<Piece>& pieces);
+  Result<Piece> obtain(Fill& fill, const Placement& placement, Bytes want, Bytes room);
+  Result<Piece> alias_idle(Fill& fill, const Placement& placement, Bytes want, Bytes room);
+  Result<Piece> move_idle(Fill& fill, const Placement& placement, Bytes want, bool wait);
+  Result<PhysicalHandle> create(Bytes size);
+  void give_back(PhysicalHandle handle);
+  [[nodiscard]] Bytes growth_size() const;
+  [[nodiscard]] bool within_soft_limit(Bytes more, Bytes request) const;
+
+  // compose.cc
+  struct End {
+    Handle* handle = nullptr;
+    Bytes free;
+  };
+  struct Composition {
+    Handle* head = nullptr;  // its last head_free bytes
+    Bytes head_free;
+    std::vector<Handle*> wholes;
+    Handle* tail = nullptr;
+    Bytes missing;  // whole granules between wholes and tail
+  };
+  void free_ends(const Fill& fill,
+                 bool thorough,
+                 std::vector<End>* backs,
+                 std::vector<End>* fronts) const;
+  Composition plan_composition(Fill& fill, Bytes size, bool thorough);
+  Result<Placement> compose(Fill& fill, Bytes size, const Composition& plan);
+
   // ladder.cc
   Result<Block*> climb(Pool& pool, Bytes requested, StreamClock& clock);
-  // How far place() goes: what costs no wait; device-side and host waits too; and, last, at
-  // addresses with nothing mapped, where every idle handle can be used up whole (a placement that
-  // covers part of one ties up the rest of it).
-  enum class Effort : unsigned char { kEasy, kPressure, kFresh };
+  // How far place() goes: what costs no wait; device-side and host waits too; and, last, the best
+  // composition of all there is, whatever it costs.
+  enum class Effort : unsigned char { kEasy, kPressure, kLast };
   Result<Block*> place(Pool& pool, Bytes size, Bytes requested, StreamClock& clock, Effort effort);
+  Result<Placement> find_place(Fill& fill, Bytes size, Effort effort);
+  Result<Placement> window(Fill& fill, Bytes size, Effort effort);
+  bool composing_pays(Fill& fill, const Placement& found, Composition* plan);
+  Result<Block*> take(Fill& fill, const Placement& placement, Bytes requested);
   Result<Block*> last_resort(Pool& pool, Bytes size, Bytes requested, StreamClock& clock);
   Result<Block*> allocate_plain(Bytes size, Bytes requested, StreamClock& clock);
   Result<VirtAddr> take_plain(Bytes size);
@@ -76,27 +148,23 @@ class DeviceAllocator::Impl {
   Pool& route(std::unique_lock<RankedMutex>& lock, StreamId stream);
   void count_rung(Rung rung, Bytes size);
 
-  // device_allocator.cc
-  void note_allocated(Block* block, Pool& pool);
-  bool ask_callbacks(std::unique_lock<RankedMutex>& lock, Bytes size);
-  void settle_or_set_aside(PoolKey key);
-
-  // backing.cc
-  struct Obtained {
-    PhysicalHandle physical;
-    Rung rung = Rung::kGrow;
-  };
-  Status back(Pool& pool, const Placement& placement, bool pressure, Rung* highest);
-  Status fill_gap(Pool& pool, const Placement& placement, Gap gap, bool pressure, Rung* highest);
-  Result<Obtained> obtain(
-      Pool& pool, const Placement& placement, Bytes want, Bytes room, bool pressure);
-  Result<PhysicalHandle> create(Bytes size);
-  Result<Obtained> reuse_idle(Pool& pool, const Placement& placement, Bytes want, bool pressure);
-  Handle* pick_idle(
-      Pool& pool, const Placement& placement, bool may_wait, std::uint64_t after, Rung* rung);
+  // supply.cc
+  void learn_progress();
+  Supply supply_for(Pool& pool);
+  Supply& supply(Fill& fill);
+  [[nodiscard]] bool may_use(
+      const Handle& handle, Bytes from, Bytes to, const StreamClock& clock, bool wait) const;
+  [[nodiscard]] static bool known_done(const Handle& handle);
+  [[nodiscard]] static bool known_done(const Mapping& mapping);
+  Status wait_for(const Mapping& mapping);
+  Status wait_for_handle(const Handle& handle);
+  Status unmap(Mapping* mapping);
   Result<PhysicalHandle> unmap_idle(Handle* handle);
-  [[nodiscard]] Bytes growth_size() const;
-  [[nodiscard]] bool within_soft_limit(Bytes more, Bytes request) const;
+  [[nodiscard]] static Mapping* spare_mapping(const Pool& pool, const Handle& handle, bool wait);
+  [[nodiscard]] bool can_alias(const Pool& pool, const Handle& handle, bool wait) const;
+  Status make_room(Pool& pool, Handle& handle, bool wait);
+  void note_emptied(Region& view);
+  void drop_emptied_views();
 
   // reclaim.cc
   void finish_free(Block* block);
@@ -107,8 +175,6 @@ class DeviceAllocator::Impl {
   void drop_empty_pools();
   void retry_refused();
   void release_idle(Bytes keep);
-  bool handle_done(Handle& handle);
-  Status wait_for_handle(Handle& handle);
   Bytes trim_locked(Bytes keep);
   void free_plain(Block* block);
   void flush_deferred_plain();
@@ -142,6 +208,7 @@ class DeviceAllocator::Impl {
   const Options options;
   const bool virtual_memory;
   const Bytes handle_size;  // options.handle_size in whole granules
+  const std::uint32_t max_aliases;
 
   mutable RankedMutex mutex{LockRank::kDevice};
   Streams streams;
@@ -155,6 +222,8 @@ class DeviceAllocator::Impl {
   AddressMap<Block> blocks;  // live blocks by address
   // Pending uses by clock index, oldest first.
   std::vector<std::vector<StreamUse*>> waiting;
+  std::vector<Region*> emptied_views;
+  std::uint64_t fills = 0;
   // Plain backend: frees put off while a pool is being filled (a capture may be under way).
   std::vector<Block*> deferred_plain;
 

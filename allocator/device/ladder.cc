@@ -49,9 +49,9 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
     ++rungs[static_cast<std::size_t>(Rung::kOwnFree)];
     return hit;
   }
-  // What other streams are done with may fit now.
-  if (!filling_pool() && (streams.several() || pending_bytes > Bytes(0))) {
-    settle();
+  // What streams are done with may fit now.
+  learn_progress();
+  if (streams.several() || pending_bytes > Bytes(0)) {
     if (Block* hit = pool.heap.allocate(size, requested, clock)) {
       count_rung(Rung::kOwnFree, size);
       return hit;
@@ -92,48 +92,106 @@ Result<Block*> DeviceAllocator::Impl::last_resort(Pool& pool,
   if (Result<Block*> placed = place(pool, size, requested, clock, Effort::kPressure); placed.ok()) {
     return placed;
   }
-  return place(pool, size, requested, clock, Effort::kFresh);
+  return place(pool, size, requested, clock, Effort::kLast);
 }
 
-// Finds the place that misses the fewest bytes, backs it and takes it.
 Result<Block*> DeviceAllocator::Impl::place(
     Pool& pool, Bytes size, Bytes requested, StreamClock& clock, Effort effort) {
-  const bool pressure = effort != Effort::kEasy;
+  Fill fill{pool, clock, ++fills};
+  fill.wait = effort != Effort::kEasy && !filling_pool();
   // A private pool's memory never changes streams (range_heap.h); elsewhere pressure allows it.
-  auto scope = pressure && !pool.is_private() && !filling_pool() ? RangeHeap::Scope::kAny
-                                                                 : RangeHeap::Scope::kUsable;
-  if (effort == Effort::kFresh) {
-    scope = RangeHeap::Scope::kUnbacked;
+  fill.cross = fill.wait && !pool.is_private();
+  const Result<Placement> placement = find_place(fill, size, effort);
+  Result<Block*> taken = placement.ok() ? take(fill, placement.value(), requested)
+                                        : Result<Block*>(placement.error());
+  drop_emptied_views();
+  return taken;
+}
+
+// A backed place for the request: the window that misses least, or a composition.
+Result<Placement> DeviceAllocator::Impl::find_place(Fill& fill, Bytes size, Effort effort) {
+  if (effort == Effort::kLast) {
+    return compose(fill, size, plan_composition(fill, size, true));
   }
-  std::optional<Placement> found = pool.heap.find_placement(size, clock, scope);
+  const Result<Placement> found = window(fill, size, effort);
+  if (!found.ok()) {
+    return found.error();
+  }
+  const Bytes missing = found.value().missing;
+  if (missing.is_zero() || within_soft_limit(missing, size)) {
+    const Status backed = back(fill, found.value());
+    return backed.ok() ? found : Result<Placement>(backed.error());
+  }
+  Composition plan;
+  if (composing_pays(fill, found.value(), &plan)) {
+    return compose(fill, size, plan);
+  }
+  const Status backed = back(fill, found.value());
+  return backed.ok() ? found : Result<Placement>(backed.error());
+}
+
+// Which costs less: first in new memory, then in driver calls?
+bool DeviceAllocator::Impl::composing_pays(Fill& fill, const Placement& found, Composition* plan) {
+  Bytes can_alias;
+  Bytes can_move;
+  for (const Handle* handle : supply(fill).own) {
+    const Mapping* here = handle->in(*found.region);
+    const Bytes size = handle->physical.size;
+    if (here == nullptr && may_use(*handle, Bytes(0), size, fill.clock, fill.cross)) {
+      can_alias += size;
+    } else if (fill.pool.lends() && (here == nullptr || !found.covers(*here)) &&
+               known_done(*handle)) {
+      can_move += size;
+    }
+  }
+  for (const Handle* handle : supply(fill).others) {
+    can_move += known_done(*handle) ? handle->physical.size : Bytes(0);
+  }
+  const Bytes aliased = std::min(can_alias, found.missing);
+  const Bytes moved = std::min(can_move, found.missing - aliased);
+  const Bytes grown = found.missing - aliased - moved;
+  *plan = plan_composition(fill, found.size, false);
+  if (plan->missing != grown) {
+    return plan->missing < grown;
+  }
+  // In mappings; a move unmaps too, and takes memory from where the next step will look for it.
+  const double window_cost = static_cast<double>(aliased.count()) + options.move_cost * static_cast<double>(moved.count());
+  const std::size_t pieces = plan->wholes.size() + (plan->head != nullptr ? 1U : 0U) + (plan->tail != nullptr ? 1U : 0U);
+  return static_cast<double>(pieces) * static_cast<double>(growth_size().count()) <= window_cost;
+}
+
+// The place that misses the fewest bytes.
+Result<Placement> DeviceAllocator::Impl::window(Fill& fill, Bytes size, Effort effort) {
+  RangeHeap& heap = fill.pool.heap;
+  const auto scope = fill.cross ? RangeHeap::Scope::kAny : RangeHeap::Scope::kUsable;
+  std::optional<Placement> found = heap.find_placement(size, fill.clock, scope);
   if (!found.has_value()) {
     // No stretch of addresses is long enough: the heap needs a region.
     // Twice the memory for the default pool, so that scattered survivors never use up its
     // addresses; private pools are many and mostly small.
     const Bytes usual =
-        pool.is_private() ? Bytes(info.total_memory.count() / 8) : info.total_memory * 2;
+        fill.pool.is_private() ? Bytes(info.total_memory.count() / 8) : info.total_memory * 2;
     const Bytes region_size = round_up(std::max(usual, size), info.granularity);
     const Result<AddressRange> region = space.take_region(region_size);
     if (!region.ok()) {
       return region.error();
     }
-    pool.heap.add_region(region.value());
-    found = pool.heap.find_placement(size, clock, scope);
+    heap.add_region(region.value(), true);
+    found = heap.find_placement(size, fill.clock, scope);
     NOFRAG_CHECK(found.has_value(), "a fresh region is too short for the request it was made for");
   }
-  const Placement placement = *found;
-  Rung highest = Rung::kOwnFree;
-  if (!placement.missing.is_zero()) {
-    if (const Status backed = back(pool, placement, pressure, &highest); !backed.ok()) {
-      return backed.error();
-    }
-  }
+  static_cast<void>(effort);
+  return *found;
+}
+
+// The stream waits for what others still do there, and the block is the caller's.
+Result<Block*> DeviceAllocator::Impl::take(Fill& fill, const Placement& placement, Bytes requested) {
   Status waited;
   bool foreign = false;
-  pool.heap.for_each_foreign(placement, clock, [&](StreamClock& other, Tick tick) {
+  fill.pool.heap.for_each_foreign(placement, fill.clock, [&](StreamClock& other, Tick tick) {
     foreign = true;
     if (waited.ok()) {
-      waited = streams.wait_device(clock, other, tick);
+      waited = streams.wait_device(fill.clock, other, tick);
       if (!waited.ok()) {
         waited = streams.wait_host(other, tick);
       }
@@ -143,10 +201,10 @@ Result<Block*> DeviceAllocator::Impl::place(
     return waited.error();
   }
   if (foreign) {
-    highest = std::max(highest, Rung::kDeviceWait);
+    fill.highest = std::max(fill.highest, Rung::kDeviceWait);
   }
-  count_rung(highest, size);
-  return pool.heap.take(placement, requested, clock);
+  count_rung(fill.highest, placement.size);
+  return fill.pool.heap.take(placement, requested, fill.clock);
 }
 
 Result<VirtAddr> DeviceAllocator::Impl::take_plain(Bytes size) {

@@ -180,20 +180,6 @@ void DeviceAllocator::Impl::drop_empty_pools() {
   }
 }
 
-bool DeviceAllocator::Impl::handle_done(Handle& handle) {
-  return handle.last_uses.all_of(
-      [this](StreamClock& clock, Tick tick) { return streams.is_done(clock, tick); });
-}
-
-Status DeviceAllocator::Impl::wait_for_handle(Handle& handle) {
-  Status status;
-  handle.last_uses.all_of([&](StreamClock& clock, Tick tick) {
-    status = streams.is_done(clock, tick) ? Status{} : streams.wait_host(clock, tick);
-    return status.ok();
-  });
-  return status;
-}
-
 Bytes DeviceAllocator::Impl::trim_locked(Bytes keep) {
   const Bytes before = physical.reserved();
   if (!virtual_memory) {
@@ -205,11 +191,13 @@ Bytes DeviceAllocator::Impl::trim_locked(Bytes keep) {
   settle_pending(false);
   settle_released_pools();
   retry_refused();
+  streams.poll_all();
   release_idle(keep);
   if (physical.reserved() > keep && pending_bytes > Bytes(0) && !filling_pool()) {
     settle_pending(true);
     release_idle(keep);
   }
+  drop_emptied_views();
   drop_empty_pools();
   return before - physical.reserved();
 }
@@ -226,10 +214,10 @@ void DeviceAllocator::Impl::release_idle(Bytes keep) {
       Handle* next = handle->next_idle;
       // While a pool is filled a capture may be under way: nothing is waited for. A stream that cannot
       // be waited for keeps its handle.
-      if (filling_pool() ? handle_done(*handle) : wait_for_handle(*handle).ok()) {
+      if (handle->pins == 0 &&
+          (filling_pool() ? known_done(*handle) : wait_for_handle(*handle).ok())) {
         if (const Result<PhysicalHandle> unmapped = unmap_idle(handle); unmapped.ok()) {
-          emit(EventKind::kRelease, VirtAddr{}, unmapped.value().size, StreamId{});
-          physical.release(unmapped.value());
+          give_back(unmapped.value());
         }
       }
       handle = next;
@@ -242,8 +230,14 @@ void DeviceAllocator::Impl::retry_refused() {
   for (auto& [key, pool] : pools) {
     const std::vector<Handle*> lost = pool.heap.lost();
     for (Handle* handle : lost) {
-      if (driver.unmap(handle->address, handle->physical.size).ok()) {
+      if (driver.unmap(handle->mappings->address, handle->physical.size).ok()) {
         physical.release(pool.heap.detach_lost(handle));
+      }
+    }
+    const std::vector<Mapping*> stuck = pool.heap.stuck();
+    for (Mapping* mapping : stuck) {
+      if (unmap(mapping).ok()) {
+        pool.heap.drop(mapping);
       }
     }
   }

@@ -1,20 +1,16 @@
-// Block and Handle: the two nodes that a heap's address map is made of.
+// Block: a tile of a region's addresses, and what it is used for.
 //
-// A region's addresses are tiled by Blocks without gaps, and its backed granules by Handles.
-// Blocks may span handles and handles may hold many blocks.
+// Owns: nothing; blocks come from an object pool and belong to their heap. A region's addresses are
+// tiled by blocks without gaps. Blocks may span handles and handles may hold many blocks.
 // Layer: heap.
-// Units: Bytes; Block sizes are multiples of 512 B, Handle sizes of the granularity.
-// Invariants: an unbacked block has no handle anywhere under it and starts and ends on
-// granules; every other block is wholly backed. Handle::used is the allocated (live, pending or
-// lost) bytes under it.
-// Threads: none (the device lock). Both come from object pools and belong to their heap.
+// Units: Bytes; sizes are multiples of 512 B.
+// Invariants: an unbacked block has nothing mapped anywhere under it and starts and ends on granules;
+// every other block is wholly backed. A shadow covers exactly the part of one handle that one block,
+// allocated through another mapping of the handle, uses.
+// Threads: none (the device lock). Failure: none.
 #pragma once
 
-#include <array>
-#include <vector>
-
 #include "index/free_index.h"
-#include "physical/physical_memory.h"
 #include "stream/stream_clock.h"
 
 namespace nofrag {
@@ -28,6 +24,7 @@ enum class BlockState : unsigned char {
   kFree,      // mapped, nobody's
   kLive,      // the caller's
   kPending,   // freed, but streams named by record_stream may still touch it
+  kShadow,    // mapped, but its bytes are in use through another mapping of the handle
   kLost,      // mapped but unusable: the driver failed a mapping half-way and refused the undo
 };
 
@@ -56,54 +53,6 @@ struct Block : FreeNode {
   Block* next_dirty = nullptr;
 
   [[nodiscard]] VirtAddr end() const { return address + size; }
-};
-
-// The last work that may touch a handle: the newest tick of every stream that freed bytes in it.
-class LastUses {
- public:
-  struct Use {
-    StreamClock* clock = nullptr;
-    Tick tick = 0;
-  };
-
-  void note(StreamClock* clock, Tick tick);
-  // visit(clock, tick) until it says false; true if it never did.
-  template <typename Visitor>
-  bool all_of(Visitor&& visit) const {
-    for (std::uint32_t i = 0; i < count_; ++i) {
-      if (!visit(*inline_[i].clock, inline_[i].tick)) {
-        return false;
-      }
-    }
-    for (const Use& use : more_) {
-      if (!visit(*use.clock, use.tick)) {
-        return false;
-      }
-    }
-    return true;
-  }
-
- private:
-  static constexpr std::uint32_t kInline = 2;  // nearly every handle serves one stream
-  std::array<Use, kInline> inline_{};
-  std::uint32_t count_ = 0;
-  std::vector<Use> more_;
-};
-
-struct Handle {
-  PhysicalHandle physical;
-  Region* region = nullptr;
-  VirtAddr address;
-  std::size_t first_granule = 0;  // its entries in the region's table
-  std::size_t granule_count = 0;
-  Bytes used;
-  LastUses last_uses;
-  Handle* previous_idle = nullptr;  // idle handles (used == 0), longest idle first
-  Handle* next_idle = nullptr;
-  std::uint64_t idle_since = 0;  // sequence number, comparable between heaps of a device
-
-  [[nodiscard]] VirtAddr end() const { return address + physical.size; }
-  [[nodiscard]] bool idle() const { return used.is_zero(); }
 };
 
 }  // namespace nofrag

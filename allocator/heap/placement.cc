@@ -1,11 +1,17 @@
-// RangeHeap, the slow half: finding where a request that no free block holds could go, and moving
-// handles in and out of the region's addresses.
+// RangeHeap, where a request that no free block holds could go.
 
 #include <algorithm>
 
 #include "heap/range_heap.h"
 
 namespace nofrag {
+namespace {
+
+// Around how many of the longest free runs a search looks, and how many blocks to each side.
+constexpr std::size_t kSeeds = 32;
+constexpr int kChainWalk = 32;
+
+}  // namespace
 
 // Candidates are the starts of the chain's blocks and the chain's end less the request: any other
 // place misses at least as much as one of these.
@@ -59,33 +65,65 @@ void RangeHeap::consider(const std::vector<Block*>& chain,
   offer(start, missing);
 }
 
+bool RangeHeap::usable(const Block& block, const StreamClock& clock, Scope scope) const {
+  return block.state == BlockState::kUnbacked ||
+         (block.state == BlockState::kFree && scope != Scope::kUnbacked &&
+          (scope == Scope::kAny || block.clock == nullptr || block.clock == &clock));
+}
+
+// The chain of usable blocks around a free run, as far as a request could reach.
+void RangeHeap::consider_around(Block* seed,
+                                Bytes size,
+                                const StreamClock& clock,
+                                Scope scope,
+                                std::optional<Placement>* best) {
+  Block* first = seed;
+  Bytes before;
+  for (int steps = 0; steps < kChainWalk && before < size; ++steps) {
+    Block* previous = first->previous;
+    if (previous == nullptr || !usable(*previous, clock, scope)) {
+      break;
+    }
+    first = previous;
+    before += first->size;
+  }
+  chain_.clear();
+  Bytes length;
+  Bytes after;
+  for (Block* block = first; block != nullptr && usable(*block, clock, scope); block = block->next) {
+    chain_.push_back(block);
+    length += block->size;
+    after += block->address > seed->address ? block->size : Bytes(0);
+    if (after >= size || chain_.size() >= 2 * std::size_t{kChainWalk}) {
+      break;
+    }
+  }
+  if (length >= size) {
+    consider(chain_, size, best);
+  }
+}
+
 std::optional<Placement> RangeHeap::find_placement(Bytes size,
                                                    const StreamClock& clock,
                                                    Scope scope) {
   std::optional<Placement> best;
-  std::vector<Block*> chain;
-  for (const auto& region : regions_) {
-    Bytes length;
-    const auto close_chain = [&] {
-      if (length >= size) {
-        consider(chain, size, &best);
-      }
-      chain.clear();
-      length = Bytes(0);
-    };
-    for (Block* block = region->first; block != nullptr; block = block->next) {
-      const bool usable =
-          block->state == BlockState::kUnbacked ||
-          (block->state == BlockState::kFree && scope != Scope::kUnbacked &&
-           (scope == Scope::kAny || block->clock == nullptr || block->clock == &clock));
-      if (!usable) {
-        close_chain();
-        continue;
-      }
-      chain.push_back(block);
-      length += block->size;
+  if (FreeNode* node = unbacked_.find(size)) {
+    const Bytes missing = round_up(size, granule());
+    best = Placement{static_cast<Block*>(node)->region, node->address, size, missing};
+  }
+  const auto around_longest = [&](const FreeIndex& index) {
+    index.for_largest(kSeeds, [&](FreeNode* node) {
+      consider_around(static_cast<Block*>(node), size, clock, scope, &best);
+    });
+  };
+  if (scope == Scope::kUnbacked) {
+    return best;
+  }
+  around_longest(clean_.index);
+  for (const auto& shelf : dirty_) {
+    if (shelf != nullptr && (scope == Scope::kAny || shelf == dirty_[clock.index])) {
+      around_longest(shelf->index);
     }
-    close_chain();
   }
   return best;
 }
@@ -109,125 +147,15 @@ std::vector<Gap> RangeHeap::gaps(const Placement& placement) const {
 }
 
 Block* RangeHeap::take(const Placement& placement, Bytes requested, StreamClock& clock) {
-  Block* block = covering(*placement.region, placement.address);
-  NOFRAG_CHECK(block != nullptr, "placement outside its region");
-  Block* taken = nullptr;
-  for (;;) {
+  for (const Block* block = covering(*placement.region, placement.address);
+       block->address < placement.end();
+       block = block->next) {
     NOFRAG_CHECK(block->state == BlockState::kFree, "placement is not free");
-    unshelve(block);
-    if (block->address < placement.address) {
-      shelve(cut_front(block, placement.address));
-    }
-    if (block->end() > placement.end()) {
-      Block* front = cut_front(block, placement.end());
-      shelve(block);
-      block = front;
-    }
-    // What lay under the placement is this stream's from now on, whatever its mark was.
-    block->clock = nullptr;
-    block->tick = 0;
-    taken = taken == nullptr ? block : absorb(taken, block);
-    if (taken->end() == placement.end()) {
-      break;
-    }
-    block = taken->next;
   }
+  // What lay under the placement is this stream's from now on, whatever its mark was.
+  Block* taken = carve(*placement.region, placement.address, placement.end());
   make_live(taken, requested, clock);
   return taken;
-}
-
-Handle* RangeHeap::attach(Region& region, VirtAddr address, PhysicalHandle physical) {
-  Block* block = covering(region, address);
-  NOFRAG_CHECK(block->state == BlockState::kUnbacked && address + physical.size <= block->end(),
-               "handle mapped over backed addresses");
-  if (block->address < address) {
-    cut_front(block, address);
-  }
-  if (block->size > physical.size) {
-    block = cut_front(block, address + physical.size);
-  }
-  block->state = BlockState::kFree;
-  Handle* handle = context_.handles.make();
-  NOFRAG_CHECK(handle != nullptr, "no host memory for a handle");
-  handle->physical = physical;
-  handle->region = &region;
-  handle->address = address;
-  handle->first_granule = granule_index(region, address);
-  handle->granule_count = static_cast<std::size_t>(physical.size / granule());
-  for (std::size_t i = 0; i < handle->granule_count; ++i) {
-    region.granules[handle->first_granule + i].handle = handle;
-  }
-  mapped_ += physical.size;
-  push_idle(handle);
-  shelve(merge_neighbours(block));
-  return handle;
-}
-
-void RangeHeap::attach_lost(Region& region, VirtAddr address, PhysicalHandle physical) {
-  Handle* handle = attach(region, address, physical);
-  // Cut the handle's bytes out of whatever free block they merged into.
-  Block* block = covering(region, address);
-  unshelve(block);
-  if (block->address < address) {
-    shelve(cut_front(block, address));
-  }
-  if (block->end() > handle->end()) {
-    Block* front = cut_front(block, handle->end());
-    shelve(block);
-    block = front;
-  }
-  block->state = BlockState::kLost;
-  lost_ += block->size;
-  block->clock = nullptr;
-  add_use(block);
-  lost_handles_.push_back(handle);
-}
-
-PhysicalHandle RangeHeap::detach_lost(Handle* handle) {
-  Block* block = covering(*handle->region, handle->address);
-  NOFRAG_CHECK(block->state == BlockState::kLost && block->address == handle->address &&
-                   block->size == handle->physical.size,
-               "detach_lost of a handle that is not lost");
-  std::erase(lost_handles_, handle);
-  lost_ -= block->size;
-  // No stream ever touched it: it becomes free and clean, and leaves like any idle handle.
-  drop_use(block, nullptr, 0);
-  block->state = BlockState::kFree;
-  shelve(merge_neighbours(block));
-  return detach(handle);
-}
-
-PhysicalHandle RangeHeap::detach(Handle* handle) {
-  NOFRAG_CHECK(handle->idle(), "detach of a handle in use");
-  Region& region = *handle->region;
-  pop_idle(handle);
-  mapped_ -= handle->physical.size;
-  for (std::size_t i = 0; i < handle->granule_count; ++i) {
-    region.granules[handle->first_granule + i].handle = nullptr;
-  }
-  // Every block under an idle handle is free; cut them at its edges and take their marks off.
-  Block* block = covering(region, handle->address);
-  Block* hole = nullptr;
-  while (block != nullptr && block->address < handle->end()) {
-    unshelve(block);
-    if (block->address < handle->address) {
-      shelve(cut_front(block, handle->address));
-    }
-    if (block->end() > handle->end()) {
-      Block* front = cut_front(block, handle->end());
-      shelve(block);
-      block = front;
-    }
-    block->state = BlockState::kUnbacked;
-    block->clock = nullptr;
-    block->tick = 0;
-    hole = hole == nullptr ? block : absorb(hole, block);
-    block = hole->next;
-  }
-  merge_neighbours(hole);
-  const PhysicalHandle physical = handle->physical;
-  context_.handles.destroy(handle);
-  return physical;
 }
 
 }  // namespace nofrag

@@ -35,27 +35,57 @@ RangeHeap::RangeHeap(HeapContext& context, Sharing sharing)
 
 RangeHeap::~RangeHeap() {
   NOFRAG_CHECK(mapped_ == lost_, "heap destroyed with handles mapped");
-  for (const auto& region : regions_) {
-    for (Block* block = region->first; block != nullptr;) {
+  while (!regions_.empty()) {
+    Region& region = *regions_.back();
+    for (Block* block = region.first; block != nullptr;) {
       Block* next = block->next;
       context_.blocks.destroy(block);
       block = next;
     }
-    unmap_host_pages(region->granules, region->granule_count * sizeof(Region::Granule));
+    context_.regions.erase(region.range.address);
+    unmap_host_pages(region.granules, region.granule_count * sizeof(Region::Granule));
+    regions_.pop_back();
   }
 }
 
-void RangeHeap::add_region(AddressRange range) {
+Block* HeapContext::block_at(VirtAddr address) const {
+  auto after = regions.upper_bound(address);
+  if (after == regions.begin()) {
+    return nullptr;
+  }
+  const Region& region = *std::prev(after)->second;
+  return region.range.contains(address) ? RangeHeap::covering(region, address) : nullptr;
+}
+
+Region& RangeHeap::add_region(AddressRange range, bool home) {
   auto region = std::make_unique<Region>();
   region->range = range;
   region->heap = this;
+  region->home = home;
+  region->index = regions_.size();
   region->granule_count = static_cast<std::size_t>(range.size / granule());
   region->granules = static_cast<Region::Granule*>(
       map_host_pages(region->granule_count * sizeof(Region::Granule)));
   NOFRAG_CHECK(region->granules != nullptr, "no host memory for a region's granule table");
   region->first = make_block(*region, range.address, range.size, BlockState::kUnbacked);
   cover(region->first, range.address, range.end());
+  shelve(region->first);
+  context_.regions.emplace(range.address, region.get());
   regions_.push_back(std::move(region));
+  return *regions_.back();
+}
+
+void RangeHeap::remove_region(Region& region) {
+  NOFRAG_CHECK(region.mapping_count == 0 && region.first->next == nullptr,
+               "region removed with something mapped in it");
+  unshelve(region.first);
+  context_.blocks.destroy(region.first);
+  context_.regions.erase(region.range.address);
+  unmap_host_pages(region.granules, region.granule_count * sizeof(Region::Granule));
+  const std::size_t index = region.index;
+  std::swap(regions_[index], regions_.back());
+  regions_[index]->index = index;
+  regions_.pop_back();
 }
 
 Block* RangeHeap::make_block(Region& region, VirtAddr address, Bytes size, BlockState state) {
@@ -88,15 +118,6 @@ Block* RangeHeap::covering(const Region& region, VirtAddr address) {
   return block;
 }
 
-Block* RangeHeap::block_at(VirtAddr address) const {
-  for (const auto& region : regions_) {
-    if (region->range.contains(address)) {
-      return covering(*region, address);
-    }
-  }
-  return nullptr;
-}
-
 RangeHeap::Shelf& RangeHeap::shelf_of(const StreamClock& clock) {
   while (dirty_.size() <= clock.index) {
     dirty_.push_back(nullptr);
@@ -109,6 +130,10 @@ RangeHeap::Shelf& RangeHeap::shelf_of(const StreamClock& clock) {
 }
 
 void RangeHeap::shelve(Block* block) {
+  if (block->state == BlockState::kUnbacked) {
+    unbacked_.insert(block);
+    return;
+  }
   if (block->state != BlockState::kFree) {
     return;
   }
@@ -136,6 +161,10 @@ void RangeHeap::shelve(Block* block) {
 }
 
 void RangeHeap::unshelve(Block* block) {
+  if (block->state == BlockState::kUnbacked) {
+    unbacked_.remove(block);
+    return;
+  }
   if (block->state != BlockState::kFree) {
     return;
   }
@@ -216,6 +245,32 @@ Block* RangeHeap::cut_front(Block* block, VirtAddr at) {
   return front;
 }
 
+Block* RangeHeap::carve(Region& region, VirtAddr from, VirtAddr to) {
+  Block* block = covering(region, from);
+  Block* carved = nullptr;
+  for (;;) {
+    NOFRAG_CHECK(block != nullptr && block->state != BlockState::kLive &&
+                     block->state != BlockState::kPending,
+                 "carving addresses that are in use");
+    unshelve(block);
+    if (block->address < from) {
+      shelve(cut_front(block, from));
+    }
+    if (block->end() > to) {
+      Block* front = cut_front(block, to);
+      shelve(block);
+      block = front;
+    }
+    block->clock = nullptr;
+    block->tick = 0;
+    carved = carved == nullptr ? block : absorb(carved, block);
+    if (carved->end() == to) {
+      return carved;
+    }
+    block = carved->next;
+  }
+}
+
 Block* RangeHeap::allocate(Bytes size, Bytes requested, StreamClock& clock) {
   FreeNode* own = clock.index < dirty_.size() && dirty_[clock.index] != nullptr
                       ? dirty_[clock.index]->index.find(size)
@@ -255,49 +310,81 @@ void RangeHeap::make_live(Block* block, Bytes requested, StreamClock& clock) {
 void RangeHeap::free(Block* block, Tick tick) {
   NOFRAG_ASSERT(block->state == BlockState::kLive || block->state == BlockState::kPending,
                 "free of a block that is not allocated");
-  drop_use(block, block->clock, tick);
+  const bool clean = sharing_ == Sharing::kShared && block->clock->done(tick);
+  drop_use(block, block->clock, tick, clean);
   block->state = BlockState::kFree;
   block->requested = Bytes(0);
   block->tick = tick;
-  if (sharing_ == Sharing::kShared && block->clock->done(tick)) {
+  if (clean) {
     block->clock = nullptr;
   }
   shelve(merge_neighbours(block));
 }
 
-void RangeHeap::add_use(Block* block) {
-  used_ += block->size;
-  const Region& region = *block->region;
-  std::size_t index = granule_index(region, block->address);
-  for (VirtAddr at = block->address; at < block->end();) {
-    Handle* handle = region.granules[index].handle;
-    const VirtAddr stop = std::min(handle->end(), block->end());
-    index = handle->first_granule + handle->granule_count;
-    if (handle->idle()) {
-      pop_idle(handle);
-    }
-    handle->used += stop - at;
+template <typename Visitor>
+void RangeHeap::for_each_part(const Block& block, Visitor&& visit) const {
+  const Region& region = *block.region;
+  std::size_t index = granule_index(region, block.address);
+  for (VirtAddr at = block.address; at < block.end();) {
+    Mapping* mapping = region.granules[index].mapping;
+    const VirtAddr stop = std::min(mapping->end(), block.end());
+    index = mapping->first_granule + mapping->handle->granule_count;
+    visit(*mapping, at, stop);
     at = stop;
   }
 }
 
-void RangeHeap::drop_use(Block* block, StreamClock* clock, Tick tick) {
+void RangeHeap::add_use(Block* block) {
+  used_ += block->size;
+  for_each_part(*block, [this](Mapping& mapping, VirtAddr from, VirtAddr to) {
+    Handle& handle = *mapping.handle;
+    if (handle.idle()) {
+      pop_idle(&handle);
+    }
+    handle.used += to - from;
+    ++mapping.blocks;
+    if (handle.mapping_count == 1) {
+      return;
+    }
+    for (Mapping* other = handle.mappings; other != nullptr; other = other->next) {
+      if (other != &mapping) {
+        const VirtAddr start = other->address + (from - mapping.address);
+        carve(*other->region, start, start + (to - from))->state = BlockState::kShadow;
+      }
+    }
+  });
+}
+
+void RangeHeap::drop_use(Block* block, StreamClock* clock, Tick tick, bool clean) {
   used_ -= block->size;
-  const Region& region = *block->region;
-  std::size_t index = granule_index(region, block->address);
-  for (VirtAddr at = block->address; at < block->end();) {
-    Handle* handle = region.granules[index].handle;
-    const VirtAddr stop = std::min(handle->end(), block->end());
-    index = handle->first_granule + handle->granule_count;
-    handle->used -= stop - at;
+  for_each_part(*block, [&](Mapping& mapping, VirtAddr from, VirtAddr to) {
+    Handle& handle = *mapping.handle;
+    handle.used -= to - from;
+    --mapping.blocks;
     if (clock != nullptr) {
-      handle->last_uses.note(clock, tick);
+      mapping.last_uses.note(clock, tick);
     }
-    if (handle->idle()) {
-      push_idle(handle);
+    if (handle.idle()) {
+      push_idle(&handle);
     }
-    at = stop;
-  }
+    if (handle.mapping_count == 1) {
+      return;
+    }
+    for (Mapping* other = handle.mappings; other != nullptr; other = other->next) {
+      if (other == &mapping) {
+        continue;
+      }
+      const VirtAddr start = other->address + (from - mapping.address);
+      Block* shadow = covering(*other->region, start);
+      NOFRAG_CHECK(shadow->state == BlockState::kShadow && shadow->address == start &&
+                       shadow->size == to - from,
+                   "an alias does not show what its handle is used for");
+      shadow->state = BlockState::kFree;
+      shadow->clock = clean ? nullptr : clock;
+      shadow->tick = tick;
+      shelve(merge_neighbours(shadow));
+    }
+  });
 }
 
 void RangeHeap::push_idle(Handle* handle) {

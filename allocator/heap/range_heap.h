@@ -1,30 +1,32 @@
 // RangeHeap: the blocks of one pool: a coalescing arena over mapped and unmapped addresses.
 //
-// Owns: its regions (addresses), the blocks that tile them and the records of the handles
-// mapped in them. It moves nodes and numbers only: mapping, creating and waiting are done by
-// the device layer, which tells the heap through attach() and detach().
+// Owns: its regions (addresses), the blocks that tile them and the records of the handles and their
+// mappings. It moves nodes and numbers only: mapping, creating and waiting are done by the device
+// layer, which tells the heap through attach(), alias(), drop() and detach().
 // Layer: heap.
 // Units: Bytes in multiples of 512 B; gaps and handles in granules.
-// Streams: a free block is either clean (any stream may take it) or dirty: the work of one
-// stream up to a tick may still touch it, so only that stream may take it. Neighbours merge
-// when they carry the same mark; while the device has seen one stream only, everything merges.
-// Invariants: blocks tile every region in address order; two mergeable neighbours never stay
-// apart after a free; free blocks are in exactly one index; Handle::used, idle lists and byte
-// totals agree with the blocks (check()).
+// Streams: a free block is either clean (any stream may take it) or dirty: the work of one stream up to
+// a tick may still touch it, so only that stream may take it. Neighbours merge when they carry the same
+// mark; while the device has seen one stream only, everything merges. All mappings of a handle carry the
+// marks of its bytes.
+// Invariants: blocks tile every region in address order; two mergeable neighbours never stay apart after
+// a free; free and unbacked blocks are in exactly one index; what is allocated through one mapping of a
+// handle is a shadow in its others; Handle::used, idle lists and byte totals agree (check()).
 // Threads: none (the device lock).
-// Failure: allocate and find_placement say "no"; nothing else fails. Host memory for nodes
-// running out aborts: there is no way to go on that keeps blocks safe.
-// Cost: allocate/free O(1) plus one table write a granule; find_placement walks all blocks.
-// Decision: docs/decisions/0002-first-engine.md
+// Failure: allocate and find_placement say "no"; nothing else fails. Host memory for nodes running out
+// aborts: there is no way to go on that keeps blocks safe.
+// Cost: allocate/free O(1) plus one table write a granule, and for each handle under the block one step
+// a mapping of it; find_placement looks at a bounded number of blocks.
+// Decision: docs/decisions/0004-alias-arena.md
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "base/object_pool.h"
-#include "heap/block.h"
-#include "range/address_space.h"
+#include "heap/region.h"
 #include "stream/streams.h"
 
 namespace nofrag {
@@ -37,38 +39,13 @@ struct HeapContext {
   Bytes granularity;
   ObjectPool<Block> blocks;
   ObjectPool<Handle> handles;
+  ObjectPool<Mapping> mappings;
   ObjectPool<StreamUse> stream_uses;
   std::uint64_t idle_sequence = 0;
   Bytes idle_bytes;  // in idle handles, all heaps
-};
-
-// One stretch of addresses of a heap. `granules` has an entry a granule: the block that covers the
-// granule's first byte, and the handle mapped there (nullptr = unbacked).
-struct Region {
-  struct Granule {
-    Block* block;
-    Handle* handle;
-  };
-  AddressRange range;
-  class RangeHeap* heap = nullptr;
-  Granule* granules = nullptr;
-  std::size_t granule_count = 0;
-  Block* first = nullptr;
-};
-
-// Where a request could go once `missing` bytes of it are backed.
-struct Placement {
-  Region* region = nullptr;
-  VirtAddr address;
-  Bytes size;
-  Bytes missing;
-  [[nodiscard]] VirtAddr end() const { return address + size; }
-};
-
-// An unbacked part of a placement, in whole granules, and how far the unbacked addresses go on.
-struct Gap {
-  AddressRange range;
-  Bytes room_after;
+  std::map<VirtAddr, Region*> regions;  // of all heaps, by first address
+  // The block that covers `address`, or nullptr if the address is in no region.
+  [[nodiscard]] Block* block_at(VirtAddr address) const;
 };
 
 class RangeHeap {
@@ -86,14 +63,17 @@ class RangeHeap {
   // pre: no handles but lost ones. The owner takes the regions back first (regions()).
   ~RangeHeap();
 
-  void add_region(AddressRange range);
+  Region& add_region(AddressRange range, bool home);
+  // pre: nothing is mapped in it.
+  void remove_region(Region& region);
 
   // A live block of `size` for `clock` from what is free, or nullptr.
   Block* allocate(Bytes size, Bytes requested, StreamClock& clock);
   // Live or pending -> free. Work of block->clock up to `tick` may still touch it.
   void free(Block* block, Tick tick);
 
-  // The placement with the fewest missing bytes (lowest address among equals).
+  // A placement with few missing bytes (lowest address among equals): the best around each of the
+  // longest free runs, or all unbacked.
   [[nodiscard]] std::optional<Placement> find_placement(Bytes size,
                                                         const StreamClock& clock,
                                                         Scope scope);
@@ -114,15 +94,45 @@ class RangeHeap {
     }
   }
 
-  // A handle was mapped at `address` (unbacked until now): its bytes are free and clean.
+  // A new handle was mapped at `address` (unbacked until now): its bytes are free and clean.
   Handle* attach(Region& region, VirtAddr address, PhysicalHandle physical);
-  // The same for a handle that the driver would not make usable nor unmap. It takes no part in
-  // anything until detach_lost.
+  // A handle of this heap was mapped at `address` too. pre: it is not mapped in `region` yet.
+  Mapping* alias(Region& region, VirtAddr address, Handle* handle);
+  // The same for what the driver would not make usable nor unmap. It takes no part in anything until
+  // it is dropped: a new handle by detach_lost, an alias by drop.
   void attach_lost(Region& region, VirtAddr address, PhysicalHandle physical);
-  // The handle was unmapped. pre: it is idle. Its record is gone afterwards.
+  void alias_stuck(Region& region, VirtAddr address, Handle* handle);
+  // A mapping was unmapped. pre: no block was allocated through it, it is not pinned and (unless it is
+  // stuck) not the handle's last.
+  void drop(Mapping* mapping);
+  // A handle's last mapping was unmapped. pre: it is idle. Its record is gone afterwards.
   PhysicalHandle detach(Handle* handle);
   // The same for a lost one, whose unmapping the driver accepted at last.
   PhysicalHandle detach_lost(Handle* handle);
+
+  // The mapping at `address` or nullptr.
+  [[nodiscard]] static Mapping* mapping_at(const Region& region, VirtAddr address);
+  // How many bytes at the handle's front and back are free (all of them if it is idle).
+  struct Ends {
+    Bytes front;
+    Bytes back;
+  };
+  [[nodiscard]] Ends free_ends(const Handle& handle) const;
+  // visit(clock, tick) for the mark of every free run of the handle that touches [from, to), counted
+  // from its front, until it says false; clock is nullptr for clean ones. True if it never did.
+  template <typename Visitor>
+  static bool all_marks(const Handle& handle, Bytes from, Bytes to, Visitor&& visit) {
+    const Mapping& mapping = *handle.mappings;
+    const VirtAddr end = mapping.address + to;
+    for (const Block* b = covering(*mapping.region, mapping.address + from);
+         b != nullptr && b->address < end;
+         b = b->next) {
+      if (b->state == BlockState::kFree && !visit(b->clock, b->tick)) {
+        return false;
+      }
+    }
+    return true;
+  }
 
   // Dirty blocks of `clock` whose tick is done become clean.
   void clean_done(StreamClock& clock);
@@ -130,16 +140,16 @@ class RangeHeap {
   void clean_all();
 
   [[nodiscard]] Handle* first_idle() const { return idle_first_; }
+  [[nodiscard]] const std::vector<Handle*>& handles() const { return handles_; }
   [[nodiscard]] const std::vector<Handle*>& lost() const { return lost_handles_; }
+  [[nodiscard]] const std::vector<Mapping*>& stuck() const { return stuck_; }
   [[nodiscard]] Sharing sharing() const { return sharing_; }
   [[nodiscard]] const std::vector<std::unique_ptr<Region>>& regions() const { return regions_; }
   [[nodiscard]] Bytes mapped() const { return mapped_; }
   [[nodiscard]] Bytes used() const { return used_; }
   [[nodiscard]] Bytes mapped_in_use() const { return mapped_ - idle_; }
   [[nodiscard]] Bytes largest_free_run() const;
-  // The block that covers `address`, or nullptr if the address is not in a region.
-  [[nodiscard]] Block* block_at(VirtAddr address) const;
-
+  [[nodiscard]] static Block* covering(const Region& region, VirtAddr address);
   void check() const;
 
  private:
@@ -150,10 +160,10 @@ class RangeHeap {
     Block* newest = nullptr;
   };
 
-  static Block* covering(const Region& region, VirtAddr address);
   Shelf& shelf_of(const StreamClock& clock);
   Block* make_block(Region& region, VirtAddr address, Bytes size, BlockState state);
-  // Puts a free block on its shelf / takes it off. Marks may change only in between.
+  // Puts a free or unbacked block on its shelf / takes it off. Marks and states may change only in
+  // between.
   void shelve(Block* block);
   void unshelve(Block* block);
   [[nodiscard]] bool mergeable(const Block& a, const Block& b) const;
@@ -162,24 +172,43 @@ class RangeHeap {
   Block* absorb(Block* left, Block* right);
   // Cuts [block->address, at) off as a new block before `block`, which keeps the rest. Unshelved.
   Block* cut_front(Block* block, VirtAddr at);
+  // One block over exactly [from, to), unshelved and without a mark, made of what lies there: only
+  // blocks that belong to nobody.
+  Block* carve(Region& region, VirtAddr from, VirtAddr to);
   void cover(Block* block, VirtAddr from, VirtAddr to);
   void make_live(Block* block, Bytes requested, StreamClock& clock);
+  // visit(mapping, first address, end address) for each mapping under the block.
+  template <typename Visitor>
+  void for_each_part(const Block& block, Visitor&& visit) const;
   void add_use(Block* block);
-  void drop_use(Block* block, StreamClock* clock, Tick tick);
+  void drop_use(Block* block, StreamClock* clock, Tick tick, bool clean);
+  Mapping* link(Region& region, VirtAddr address, Handle* handle);
+  void unlink(Mapping* mapping);
+  void unback(Mapping* mapping);
   void push_idle(Handle* handle);
   void pop_idle(Handle* handle);
   [[nodiscard]] Bytes granule() const { return context_.granularity; }
   [[nodiscard]] std::size_t granule_index(const Region& region, VirtAddr address) const {
     return static_cast<std::size_t>((address - region.range.address) / granule());
   }
+  [[nodiscard]] bool usable(const Block& block, const StreamClock& clock, Scope scope) const;
+  void consider_around(Block* seed,
+                       Bytes size,
+                       const StreamClock& clock,
+                       Scope scope,
+                       std::optional<Placement>* best);
   void consider(const std::vector<Block*>& chain, Bytes size, std::optional<Placement>* best) const;
   void check_region(const Region& region) const;
+  void check_handles() const;
+  void check_shelves() const;
   void check_idle_list() const;
 
   HeapContext& context_;
   Sharing sharing_;
   std::vector<std::unique_ptr<Region>> regions_;
+  std::vector<Handle*> handles_;
   Shelf clean_;
+  FreeIndex unbacked_;
   std::vector<std::unique_ptr<Shelf>> dirty_;  // by StreamClock::index
   Handle* idle_first_ = nullptr;
   Handle* idle_last_ = nullptr;
@@ -188,6 +217,8 @@ class RangeHeap {
   Bytes used_;    // live + pending + lost
   Bytes lost_;    // of these, under mappings the driver would not undo
   std::vector<Handle*> lost_handles_;
+  std::vector<Mapping*> stuck_;
+  std::vector<Block*> chain_;  // find_placement's
 };
 
 }  // namespace nofrag

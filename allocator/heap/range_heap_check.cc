@@ -1,8 +1,40 @@
-// RangeHeap::check(): every invariant of range_heap.h and block.h, walked.
+// RangeHeap::check(): every invariant of range_heap.h, block.h and handle.h, walked.
+
+#include <algorithm>
 
 #include "heap/range_heap.h"
 
 namespace nofrag {
+namespace {
+
+bool allocated(BlockState state) {
+  return state == BlockState::kLive || state == BlockState::kPending || state == BlockState::kLost;
+}
+
+// Bytes of a handle, counted from its front, that one block uses.
+struct Part {
+  Bytes from;
+  Bytes to;
+  friend bool operator==(const Part&, const Part&) = default;
+  friend bool operator<(const Part& a, const Part& b) { return a.from < b.from; }
+};
+
+// What is not free at a mapping's addresses; `own` = only what was allocated there.
+std::vector<Part> parts_of(const Mapping& mapping, bool own) {
+  std::vector<Part> parts;
+  for (const Block* b = RangeHeap::covering(*mapping.region, mapping.address);
+       b != nullptr && b->address < mapping.end();
+       b = b->next) {
+    NOFRAG_CHECK(b->state != BlockState::kUnbacked, "a mapping over unbacked addresses");
+    if (own ? allocated(b->state) : b->state != BlockState::kFree) {
+      parts.push_back({std::max(b->address, mapping.address) - mapping.address,
+                       std::min(b->end(), mapping.end()) - mapping.address});
+    }
+  }
+  return parts;
+}
+
+}  // namespace
 
 void RangeHeap::check_region(const Region& region) const {
   VirtAddr expected = region.range.address;
@@ -26,41 +58,72 @@ void RangeHeap::check_region(const Region& region) const {
   NOFRAG_CHECK(expected == region.range.end(), "blocks do not fill the region");
 
   const Block* block = region.first;
-  Bytes used_in_handle;
+  std::size_t mappings = 0;
   for (std::size_t i = 0; i < region.granule_count; ++i) {
     const VirtAddr start = region.range.address + granule() * i;
-    const VirtAddr end = start + granule();
     while (block != nullptr && block->end() <= start) {
       block = block->next;
     }
     NOFRAG_CHECK(block != nullptr, "granule beyond the last block");
     NOFRAG_CHECK(region.granules[i].block == block, "granule table names the wrong block");
-    const Handle* handle = region.granules[i].handle;
-    if (handle != nullptr) {
-      NOFRAG_CHECK(handle->region == &region && start >= handle->address && end <= handle->end(),
-                   "granule table names the wrong handle");
-    }
-    if (handle == nullptr || start == handle->address) {
-      used_in_handle = Bytes(0);
-    }
-    for (const Block* b = block; b != nullptr && b->address < end; b = b->next) {
-      NOFRAG_CHECK((b->state == BlockState::kUnbacked) == (handle == nullptr),
-                   "backing and block state disagree");
-      if (b->state != BlockState::kFree && b->state != BlockState::kUnbacked) {
-        used_in_handle += std::min(b->end(), end) - std::max(b->address, start);
-      }
-    }
-    if (handle != nullptr && end == handle->end()) {
-      NOFRAG_CHECK(used_in_handle == handle->used, "handle's used bytes differ from its blocks");
+    const Mapping* mapping = region.granules[i].mapping;
+    NOFRAG_CHECK((block->state == BlockState::kUnbacked) == (mapping == nullptr),
+                 "backing and block state disagree");
+    if (mapping != nullptr) {
+      NOFRAG_CHECK(mapping->region == &region && start >= mapping->address &&
+                       start + granule() <= mapping->end() &&
+                       region.granules[mapping->first_granule].mapping == mapping,
+                   "granule table names the wrong mapping");
+      mappings += start == mapping->address ? 1U : 0U;
     }
     // A region is mostly untouched addresses: skip to the end of a large unbacked block.
     if (block->state == BlockState::kUnbacked && block->next == nullptr) {
       break;
     }
   }
+  NOFRAG_CHECK(mappings == region.mapping_count, "mappings in a region miscounted");
 }
 
-void RangeHeap::check_idle_list() const {
+void RangeHeap::check_handles() const {
+  Bytes mapped;
+  Bytes used;
+  for (const Handle* handle : handles_) {
+    NOFRAG_CHECK(handles_[handle->index] == handle, "handle list and its index disagree");
+    std::vector<Part> taken;
+    std::uint32_t count = 0;
+    std::uint32_t pins = 0;
+    for (const Mapping* m = handle->mappings; m != nullptr; m = m->next) {
+      NOFRAG_CHECK(m->handle == handle && handle->in(*m->region) == m,
+                   "a handle is mapped twice in one region");
+      const std::vector<Part> own = parts_of(*m, true);
+      NOFRAG_CHECK(own.size() == m->blocks, "blocks of a mapping miscounted");
+      taken.insert(taken.end(), own.begin(), own.end());
+      ++count;
+      pins += m->pins;
+    }
+    for (const Mapping* m : stuck_) {
+      pins += m->handle == handle ? 1 : 0;
+    }
+    NOFRAG_CHECK(count == handle->mapping_count && count > 0 && pins == handle->pins,
+                 "mappings or pins of a handle miscounted");
+    std::sort(taken.begin(), taken.end());
+    Bytes end;
+    Bytes sum;
+    for (const Part& part : taken) {
+      NOFRAG_CHECK(part.from >= end, "two blocks share bytes of a handle");
+      end = part.to;
+      sum += part.to - part.from;
+    }
+    NOFRAG_CHECK(sum == handle->used, "handle's used bytes differ from its blocks");
+    for (const Mapping* m = handle->mappings; m != nullptr; m = m->next) {
+      NOFRAG_CHECK(parts_of(*m, false) == taken, "a mapping does not show what its handle is used for");
+    }
+    mapped += handle->physical.size;
+    used += sum;
+  }
+  NOFRAG_CHECK(mapped == mapped_, "mapped bytes differ from the handles");
+  NOFRAG_CHECK(used == used_, "used bytes differ from the blocks");
+
   Bytes idle;
   const Handle* previous = nullptr;
   for (const Handle* handle = idle_first_; handle != nullptr; handle = handle->next_idle) {
@@ -73,23 +136,17 @@ void RangeHeap::check_idle_list() const {
   NOFRAG_CHECK(idle == idle_, "idle bytes differ from the idle list");
 }
 
-void RangeHeap::check() const {
-  Bytes used;
-  Bytes mapped;
+void RangeHeap::check_shelves() const {
   Bytes free_bytes;
+  Bytes unbacked;
   for (const auto& region : regions_) {
-    check_region(*region);
     for (const Block* block = region->first; block != nullptr; block = block->next) {
-      if (block->state == BlockState::kUnbacked) {
-        continue;
-      }
-      mapped += block->size;
-      (block->state == BlockState::kFree ? free_bytes : used) += block->size;
+      free_bytes += block->state == BlockState::kFree ? block->size : Bytes(0);
+      unbacked += block->state == BlockState::kUnbacked ? block->size : Bytes(0);
     }
   }
-  NOFRAG_CHECK(mapped == mapped_, "mapped bytes differ from the blocks");
-  NOFRAG_CHECK(used == used_, "used bytes differ from the blocks");
   clean_.index.check();
+  unbacked_.check();
   Bytes shelved = clean_.index.bytes();
   for (const auto& shelf : dirty_) {
     if (shelf == nullptr) {
@@ -107,7 +164,16 @@ void RangeHeap::check() const {
     NOFRAG_CHECK(listed == shelf->index.count(), "dirty list and index disagree");
   }
   NOFRAG_CHECK(shelved == free_bytes, "shelved bytes differ from the free blocks");
-  check_idle_list();
+  NOFRAG_CHECK(unbacked == unbacked_.bytes(), "shelved addresses differ from the unbacked blocks");
+}
+
+void RangeHeap::check() const {
+  for (std::size_t i = 0; i < regions_.size(); ++i) {
+    NOFRAG_CHECK(regions_[i]->index == i, "region list and its index disagree");
+    check_region(*regions_[i]);
+  }
+  check_handles();
+  check_shelves();
 }
 
 }  // namespace nofrag

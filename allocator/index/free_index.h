@@ -45,6 +45,20 @@ class FreeIndex {
   void remove(FreeNode* node);
   // A run of at least `size`, or nullptr. Does not remove it.
   [[nodiscard]] FreeNode* find(Bytes size) const;
+  // Visits at most `at_most` runs, roughly the longest first.
+  template <typename Visitor>
+  void for_largest(std::size_t at_most, Visitor&& visit) const {
+    for (std::uint32_t bin = kBins; bin-- > 0 && at_most > 0;) {
+      if (bin % 64 == 63 && occupied_[bin / 64] == 0) {
+        bin -= 63;
+        continue;
+      }
+      for (FreeNode* node = heads_[bin]; node != nullptr && at_most > 0; node = node->next_in_bin) {
+        visit(node);
+        --at_most;
+      }
+    }
+  }
   // The longest run, or nullptr; looks at one bin.
   [[nodiscard]] FreeNode* largest() const;
 

@@ -1,0 +1,190 @@
+// RangeHeap, handles and their mappings: how physical memory comes to addresses and goes from them.
+
+#include <algorithm>
+
+#include "heap/range_heap.h"
+
+namespace nofrag {
+
+Mapping* RangeHeap::mapping_at(const Region& region, VirtAddr address) {
+  return region.granules[(address - region.range.address) / region.heap->granule()].mapping;
+}
+
+Mapping* RangeHeap::link(Region& region, VirtAddr address, Handle* handle) {
+  Mapping* mapping = context_.mappings.make();
+  NOFRAG_CHECK(mapping != nullptr, "no host memory for a mapping");
+  mapping->handle = handle;
+  mapping->region = &region;
+  mapping->address = address;
+  mapping->first_granule = granule_index(region, address);
+  for (std::size_t i = 0; i < handle->granule_count; ++i) {
+    region.granules[mapping->first_granule + i].mapping = mapping;
+  }
+  ++region.mapping_count;
+  return mapping;
+}
+
+Handle* RangeHeap::attach(Region& region, VirtAddr address, PhysicalHandle physical) {
+  NOFRAG_CHECK(covering(region, address)->state == BlockState::kUnbacked &&
+                   address + physical.size <= covering(region, address)->end(),
+               "handle mapped over backed addresses");
+  Block* block = carve(region, address, address + physical.size);
+  block->state = BlockState::kFree;
+  Handle* handle = context_.handles.make();
+  NOFRAG_CHECK(handle != nullptr, "no host memory for a handle");
+  handle->physical = physical;
+  handle->granule_count = static_cast<std::size_t>(physical.size / granule());
+  handle->index = handles_.size();
+  handles_.push_back(handle);
+  handle->mappings = link(region, address, handle);
+  handle->mapping_count = 1;
+  mapped_ += physical.size;
+  push_idle(handle);
+  shelve(merge_neighbours(block));
+  return handle;
+}
+
+Mapping* RangeHeap::alias(Region& region, VirtAddr address, Handle* handle) {
+  const Bytes size = handle->physical.size;
+  NOFRAG_CHECK(handle->in(region) == nullptr, "handle mapped twice in one region");
+  NOFRAG_CHECK(covering(region, address)->state == BlockState::kUnbacked &&
+                   address + size <= covering(region, address)->end(),
+               "handle mapped over backed addresses");
+  const Mapping& source = *handle->mappings;
+  Block* rest = carve(region, address, address + size);
+  // The same parts as at the addresses it has: free with the same marks, or in use.
+  for (const Block* from = covering(*source.region, source.address);
+       from != nullptr && from->address < source.end();
+       from = from->next) {
+    const Bytes end = std::min(from->end(), source.end()) - source.address;
+    Block* part = rest;
+    if (address + end < rest->end()) {
+      part = cut_front(rest, address + end);
+    }
+    part->state = BlockState::kShadow;
+    if (from->state == BlockState::kFree) {
+      part->state = BlockState::kFree;
+      part->clock = from->clock;
+      part->tick = from->tick;
+      shelve(merge_neighbours(part));
+    }
+  }
+  Mapping* mapping = link(region, address, handle);
+  mapping->next = handle->mappings;
+  handle->mappings = mapping;
+  ++handle->mapping_count;
+  return mapping;
+}
+
+void RangeHeap::attach_lost(Region& region, VirtAddr address, PhysicalHandle physical) {
+  Handle* handle = attach(region, address, physical);
+  // Cut the handle's bytes out of whatever free block they merged into.
+  Block* block = carve(region, address, handle->mappings->end());
+  block->state = BlockState::kLost;
+  lost_ += block->size;
+  add_use(block);
+  lost_handles_.push_back(handle);
+}
+
+void RangeHeap::alias_stuck(Region& region, VirtAddr address, Handle* handle) {
+  Block* block = carve(region, address, address + handle->physical.size);
+  block->state = BlockState::kLost;
+  Mapping* mapping = link(region, address, handle);
+  mapping->stuck = true;
+  ++handle->pins;
+  stuck_.push_back(mapping);
+}
+
+// The addresses of a mapping have nothing mapped any more.
+void RangeHeap::unback(Mapping* mapping) {
+  Region& region = *mapping->region;
+  for (std::size_t i = 0; i < mapping->handle->granule_count; ++i) {
+    region.granules[mapping->first_granule + i].mapping = nullptr;
+  }
+  --region.mapping_count;
+  Block* block = carve(region, mapping->address, mapping->end());
+  block->state = BlockState::kUnbacked;
+  shelve(merge_neighbours(block));
+}
+
+void RangeHeap::unlink(Mapping* mapping) {
+  Handle& handle = *mapping->handle;
+  Mapping** at = &handle.mappings;
+  while (*at != mapping) {
+    at = &(*at)->next;
+  }
+  *at = mapping->next;
+  --handle.mapping_count;
+  context_.mappings.destroy(mapping);
+}
+
+void RangeHeap::drop(Mapping* mapping) {
+  NOFRAG_CHECK(mapping->blocks == 0 && mapping->pins == 0, "a mapping in use was dropped");
+  Handle& handle = *mapping->handle;
+  unback(mapping);
+  if (mapping->stuck) {
+    --handle.pins;
+    std::erase(stuck_, mapping);
+    context_.mappings.destroy(mapping);
+    return;
+  }
+  NOFRAG_CHECK(handle.mapping_count > 1, "a handle's last mapping was dropped");
+  // What was done through these addresses is still done to the handle's bytes.
+  Mapping* heir = handle.mappings != mapping ? handle.mappings : mapping->next;
+  mapping->last_uses.all_of([heir](StreamClock& clock, Tick tick) {
+    heir->last_uses.note(&clock, tick);
+    return true;
+  });
+  unlink(mapping);
+}
+
+PhysicalHandle RangeHeap::detach(Handle* handle) {
+  NOFRAG_CHECK(handle->movable() && handle->mapping_count == 1, "detach of a handle in use");
+  pop_idle(handle);
+  mapped_ -= handle->physical.size;
+  unback(handle->mappings);
+  unlink(handle->mappings);
+  handles_[handle->index] = handles_.back();
+  handles_[handle->index]->index = handle->index;
+  handles_.pop_back();
+  const PhysicalHandle physical = handle->physical;
+  context_.handles.destroy(handle);
+  return physical;
+}
+
+PhysicalHandle RangeHeap::detach_lost(Handle* handle) {
+  Block* block = covering(*handle->mappings->region, handle->mappings->address);
+  NOFRAG_CHECK(block->state == BlockState::kLost && block->address == handle->mappings->address &&
+                   block->size == handle->physical.size,
+               "detach_lost of a handle that is not lost");
+  std::erase(lost_handles_, handle);
+  lost_ -= block->size;
+  // No stream ever touched it: it becomes free and clean, and leaves like any idle handle.
+  drop_use(block, nullptr, 0, true);
+  block->state = BlockState::kFree;
+  shelve(merge_neighbours(block));
+  return detach(handle);
+}
+
+RangeHeap::Ends RangeHeap::free_ends(const Handle& handle) const {
+  if (handle.idle()) {
+    return {handle.physical.size, handle.physical.size};
+  }
+  const Mapping& mapping = *handle.mappings;
+  const Block* first = covering(*mapping.region, mapping.address);
+  const Block* last = covering(*mapping.region, mapping.end() - FreeIndex::kUnit);
+  Ends ends;
+  // Runs of different marks lie side by side.
+  for (const Block* b = first; b->state == BlockState::kFree && b->address < mapping.end(); b = b->next) {
+    ends.front = std::min(b->end(), mapping.end()) - mapping.address;
+  }
+  for (const Block* b = last; b->state == BlockState::kFree && b->end() > mapping.address; b = b->previous) {
+    ends.back = mapping.end() - std::max(b->address, mapping.address);
+    if (b->previous == nullptr) {
+      break;
+    }
+  }
+  return ends;
+}
+
+}  // namespace nofrag

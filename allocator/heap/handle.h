@@ -1,0 +1,103 @@
+// Handle and Mapping: physical memory, and the addresses at which it can be reached.
+//
+// A handle may be mapped at several addresses at once (aliases). Truth lives with the physical bytes:
+// a byte that is allocated through one mapping is a shadow in all others, a byte that is freed is
+// free in all of them.
+// Owns: nothing; both come from object pools and belong to their heap.
+// Layer: heap.
+// Units: Bytes; handle sizes are multiples of the granularity.
+// Invariants: Handle::used is the allocated (live, pending or lost) bytes in it, whatever the mapping;
+// Mapping::blocks counts the blocks allocated through it; a handle is mapped at most once in a region,
+// so that no block can cover a byte twice; every handle has at least one mapping.
+// Threads: none (the device lock). Failure: none.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "base/units.h"
+#include "physical/physical_memory.h"
+#include "stream/stream_clock.h"
+
+namespace nofrag {
+
+struct Region;
+struct Handle;
+
+// The last work that may touch some addresses: the newest tick of every stream that freed bytes there.
+class LastUses {
+ public:
+  struct Use {
+    StreamClock* clock = nullptr;
+    Tick tick = 0;
+  };
+
+  void note(StreamClock* clock, Tick tick);
+  // visit(clock, tick) until it says false; true if it never did.
+  template <typename Visitor>
+  bool all_of(Visitor&& visit) const {
+    for (std::uint32_t i = 0; i < count_; ++i) {
+      if (!visit(*inline_[i].clock, inline_[i].tick)) {
+        return false;
+      }
+    }
+    for (const Use& use : more_) {
+      if (!visit(*use.clock, use.tick)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  static constexpr std::uint32_t kInline = 2;  // nearly every mapping serves one stream
+  std::array<Use, kInline> inline_{};
+  std::uint32_t count_ = 0;
+  std::vector<Use> more_;
+};
+
+struct Mapping {
+  Handle* handle = nullptr;
+  Region* region = nullptr;
+  VirtAddr address;
+  std::size_t first_granule = 0;  // its entries in the region's table
+  std::uint32_t blocks = 0;
+  std::uint32_t pins = 0;  // while pinned it stays mapped to this handle
+  // The driver neither made it usable nor took it back: its addresses are lost, its handle is pinned.
+  bool stuck = false;
+  LastUses last_uses;       // work of blocks freed through it: unmapping must wait for that
+  Mapping* next = nullptr;  // of the same handle, newest first
+
+  [[nodiscard]] inline VirtAddr end() const;
+};
+
+struct Handle {
+  PhysicalHandle physical;
+  std::size_t granule_count = 0;
+  Mapping* mappings = nullptr;
+  std::uint32_t mapping_count = 0;
+  std::uint32_t pins = 0;  // of all its mappings; a pinned handle is neither moved nor given back
+  Bytes used;
+  std::size_t index = 0;            // in the heap's list of handles
+  Handle* previous_idle = nullptr;  // idle handles (used == 0), longest idle first
+  Handle* next_idle = nullptr;
+  std::uint64_t idle_since = 0;  // sequence number, comparable between heaps of a device
+  std::uint64_t chosen = 0;      // the search that has it in its hands
+
+  [[nodiscard]] bool idle() const { return used.is_zero(); }
+  [[nodiscard]] bool movable() const { return idle() && pins == 0; }
+  // Where it is mapped in `region`, or nullptr.
+  [[nodiscard]] Mapping* in(const Region& region) const {
+    Mapping* mapping = mappings;
+    while (mapping != nullptr && mapping->region != &region) {
+      mapping = mapping->next;
+    }
+    return mapping;
+  }
+};
+
+inline VirtAddr Mapping::end() const {
+  return address + handle->physical.size;
+}
+
+}  // namespace nofrag
