@@ -149,7 +149,6 @@ class DeviceAllocator::Impl {
   void count_rung(Rung rung, Bytes size);
 
   // supply.cc
-  void learn_progress();
   Supply supply_for(Pool& pool);
   Supply& supply(Fill& fill);
   [[nodiscard]] bool may_use(

@@ -50,8 +50,8 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
     return hit;
   }
   // What streams are done with may fit now.
-  learn_progress();
-  if (streams.several() || pending_bytes > Bytes(0)) {
+  if (!filling_pool() && (streams.several() || pending_bytes > Bytes(0))) {
+    settle();
     if (Block* hit = pool.heap.allocate(size, requested, clock)) {
       count_rung(Rung::kOwnFree, size);
       return hit;

@@ -6,18 +6,6 @@
 
 namespace nofrag {
 
-// Asked once a miss, so that everything after goes by what is known.
-void DeviceAllocator::Impl::learn_progress() {
-  if (filling_pool()) {
-    return;
-  }
-  if (streams.several() || pending_bytes > Bytes(0)) {
-    settle();
-  } else {
-    streams.poll_all();
-  }
-}
-
 // May `clock` use bytes [from, to) of the handle at once (or, with `wait`, behind a device-side wait)?
 bool DeviceAllocator::Impl::may_use(const Handle& handle,
                                     Bytes from,
@@ -156,6 +144,10 @@ void DeviceAllocator::Impl::drop_emptied_views() {
 }
 
 DeviceAllocator::Impl::Supply DeviceAllocator::Impl::supply_for(Pool& pool) {
+  // Asked once, so that everything after goes by what is known.
+  if (!filling_pool()) {
+    streams.poll_all();
+  }
   Supply supply;
   for (Handle* handle = pool.heap.first_idle(); handle != nullptr; handle = handle->next_idle) {
     if (handle->pins == 0) {

@@ -148,7 +148,7 @@ std::vector<Gap> RangeHeap::gaps(const Placement& placement) const {
 
 Block* RangeHeap::take(const Placement& placement, Bytes requested, StreamClock& clock) {
   for (const Block* block = covering(*placement.region, placement.address);
-       block->address < placement.end();
+       block != nullptr && block->address < placement.end();
        block = block->next) {
     NOFRAG_CHECK(block->state == BlockState::kFree, "placement is not free");
   }

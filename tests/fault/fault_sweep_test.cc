@@ -142,7 +142,11 @@ TEST(FaultSweep, EveryKindOfCallFailsForGood) {
           world.run(instruction);
           world.allocator().check();
         }
-        world.finish();
+        // A stream on which no event could ever be recorded may be another context's: when it is
+        // gone, nothing can say that its work is done, and what it touched is kept.
+        const bool unknowable =
+            static_cast<DriverCall>(call) == DriverCall::kEventRecord && code == Errc::kInvalidArgument;
+        world.finish(!unknowable);
         ASSERT_TRUE(world.ok()) << world.failure() << ": "
                                 << to_string(static_cast<DriverCall>(call)) << " from " << nth
                                 << " on, " << to_string(code);

@@ -25,8 +25,9 @@ class World {
   ~World();
 
   void run(const Instruction& instruction);
-  // Ends captures, frees everything, destroys the allocator and looks for leaks.
-  void finish();
+  // Ends captures, frees everything, destroys the allocator and looks for leaks. `all_returns`: a trim
+  // of the empty allocator must leave nothing.
+  void finish(bool all_returns = true);
 
   [[nodiscard]] bool ok() const { return failure_.empty(); }
   [[nodiscard]] const std::string& failure() const { return failure_; }

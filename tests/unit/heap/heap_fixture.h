@@ -37,7 +37,7 @@ class HeapFixture : public testing::Test {
 
   void make(RangeHeap::Sharing sharing) {
     heap_ = std::make_unique<RangeHeap>(context_, sharing);
-    heap_->add_region({kBase, 64 * kMiB});
+    heap_->add_region({kBase, 64 * kMiB}, true);
   }
   Region& region() { return *heap_->regions().front(); }
   static VirtAddr at(Bytes offset) { return kBase + offset; }

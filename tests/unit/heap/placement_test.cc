@@ -122,7 +122,7 @@ TEST_F(PlacementTest, NoPlaceMissesFewerBytes) {
         free(live_[random() % live_.size()]);
       } else if (dice < 9) {
         const Bytes offset = kGranule * (random() % 32);
-        if (heap_->block_at(at(offset))->state == BlockState::kUnbacked) {
+        if (context_.block_at(at(offset))->state == BlockState::kUnbacked) {
           attach(offset, kGranule);
         }
       } else if (Handle* idle = heap_->first_idle()) {

@@ -164,7 +164,7 @@ TEST_F(RangeHeapTest, HandleRemembersEveryStreamThatFreedInIt) {
     free(block);
   }
   int seen = 0;
-  EXPECT_TRUE(handle->last_uses.all_of([&seen](const StreamClock& clock, Tick tick) {
+  EXPECT_TRUE(handle->mappings->last_uses.all_of([&seen](const StreamClock& clock, Tick tick) {
     ++seen;
     return tick == clock.stamp();
   }));
@@ -205,11 +205,11 @@ TEST_F(RangeHeapTest, LostMappingsServeNobodyAndCanBeGivenUpLater) {
 TEST_F(RangeHeapTest, BlockAtFindsTheCoveringBlock) {
   attach(Bytes(0), 4 * kMiB);
   Block* a = allocate(3 * kMiB);
-  EXPECT_EQ(heap_->block_at(a->address), a);
-  EXPECT_EQ(heap_->block_at(a->end() - Bytes(1)), a);
-  EXPECT_NE(heap_->block_at(a->end()), a);
-  EXPECT_EQ(heap_->block_at(kBase - Bytes(1)), nullptr);
-  EXPECT_EQ(heap_->block_at(kBase + 64 * kMiB), nullptr);
+  EXPECT_EQ(context_.block_at(a->address), a);
+  EXPECT_EQ(context_.block_at(a->end() - Bytes(1)), a);
+  EXPECT_NE(context_.block_at(a->end()), a);
+  EXPECT_EQ(context_.block_at(kBase - Bytes(1)), nullptr);
+  EXPECT_EQ(context_.block_at(kBase + 64 * kMiB), nullptr);
 }
 
 TEST_F(RangeHeapTest, RandomAttachDetachAllocateFree) {
@@ -225,7 +225,7 @@ TEST_F(RangeHeapTest, RandomAttachDetachAllocateFree) {
     } else if (dice < 80) {
       const Bytes offset = kGranule * (random() % 30);
       const Bytes size = kGranule * (1 + random() % 2);
-      const Block* block = heap_->block_at(at(offset));
+      const Block* block = context_.block_at(at(offset));
       if (block->state == BlockState::kUnbacked && at(offset) + size <= block->end()) {
         attach(offset, size);
       }
