@@ -1,7 +1,7 @@
 // A recorded job with eyes on every byte: the trace's allocations and frees in their order, each
 // stream of the trace a CUDA stream of its own, and a kernel for every event. At its allocation a
 // block is filled, on its stream, with a pattern of its own; before it is freed a kernel reads every
-// word, and so does one for each live block every few thousand events, while the kernels of other
+// word, and so does one for each live block every few hundred events, while the kernels of other
 // streams run in the same physical memory. The host does not wait for the GPU, so what is freed is
 // truly pending. Through the C interface alone.
 //
@@ -10,7 +10,7 @@
 //   --limit        most that nofrag may hold: bytes, or times the peak live bytes of what is played
 //   --events       only the trace's first N events
 //   --streams      spreads the blocks of a trace of one stream over N streams
-//   --sweep-every  events from one reading of all live blocks to the next (2000)
+//   --sweep-every  events from one reading of all live blocks to the next (500)
 //   --lag          at most N frees whose kernels have not run (without: as many as there are)
 //   --plant        after that event, overwrite a word behind the allocator's back: it must be found
 //
@@ -52,7 +52,7 @@ struct Settings {
   std::string limit;
   std::uint64_t events = UINT64_MAX;
   std::uint64_t streams = 0;  // 0 = the trace's own
-  std::uint64_t sweep_every = 2000;
+  std::uint64_t sweep_every = 500;
   std::uint64_t lag = UINT64_MAX;
   std::uint64_t plant = UINT64_MAX;
 };
