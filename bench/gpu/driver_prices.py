@@ -3,12 +3,14 @@
 
 usage: driver_prices.py [--device N] [--json FILE]
 
-Three ways of mapping, because they differ:
+Four ways of mapping, because they differ:
   again  one handle after the other at the same addresses: created, mapped, access, unmapped, released
   fresh  each at addresses where nothing was mapped before, and all kept; then unmapped one by one
   batch  as fresh, with one set_access and one unmap over all of them (microseconds a mapping)
+  alias  each at a second address too, with one set_access and one unmap over these; the rows are theirs
 Each with and without the flag for GPUDirect RDMA, which nofrag asks for where it is offered. Medians
-(batch: means) in microseconds, less what a call through ctypes takes. Needs libcuda.so.1 alone.
+(batch, alias: means) in microseconds, less what a call through ctypes takes; of these, the median of
+ROUNDS rounds, because the machine's speed drifts. Needs libcuda.so.1 alone.
 """
 
 import argparse
@@ -21,6 +23,8 @@ import time
 MIB = 2**20
 SIZES = [2, 8, 16, 32, 64, 256]
 MOST_HANDLES, MOST_BYTES = 128, 16 << 30
+ROUNDS = 7
+WAYS = ["again", "fresh", "batch", "alias"]
 U64, SIZE = ctypes.c_uint64, ctypes.c_size_t
 
 
@@ -106,6 +110,23 @@ def again(driver, size, count, rdma):
     return {call: statistics.median(values) for call, values in spent.items()}
 
 
+def alias(driver, size, count, rdma):
+    first, second = driver.reserve(size * count), driver.reserve(size * count)
+    handles = [driver.create(size, rdma)[1] for _ in range(count)]
+    for i, handle in enumerate(handles):
+        driver.map(first + i * size, size, handle)
+    driver.grant(first, size * count)
+    spent = {"create": 0.0}
+    spent["map"] = statistics.mean([driver.map(second + i * size, size, handle) for i, handle in enumerate(handles)])
+    spent["set_access"] = driver.grant(second, size * count) / count
+    spent["unmap"] = driver.unmap(second, size * count) / count
+    driver.unmap(first, size * count)
+    spent["release"] = statistics.mean([driver.release(handle) for handle in handles])
+    driver.free_range(first, size * count)
+    driver.free_range(second, size * count)
+    return spent
+
+
 def fresh(driver, size, count, rdma, one_call):
     range_ = driver.reserve(size * count)
     spent = {"create": [], "map": [], "set_access": [], "unmap": [], "release": []}
@@ -128,6 +149,20 @@ def fresh(driver, size, count, rdma, one_call):
     return {call: middle(values) for call, values in spent.items()}
 
 
+def one_round(driver):
+    """{(way, rdma, MiB): {call: microseconds}}"""
+    costs = {}
+    for mib in SIZES:
+        size = mib * MIB
+        count = min(MOST_HANDLES, MOST_BYTES // size)
+        for rdma in (True, False):
+            costs["again", rdma, mib] = again(driver, size, count, rdma)
+            costs["fresh", rdma, mib] = fresh(driver, size, count, rdma, False)
+            costs["batch", rdma, mib] = fresh(driver, size, count, rdma, True)
+            costs["alias", rdma, mib] = alias(driver, size, count, rdma)
+    return costs
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", type=int, default=0)
@@ -138,16 +173,17 @@ def main():
     except OSError as missing:
         print(f"skipped: {missing}")
         sys.exit(77)
+    rounds = [one_round(driver) for _ in range(ROUNDS)]
     rows = []
-    print(f"{driver.name()}; microseconds a handle")
-    print(f"{'way':6} {'rdma':5} {'MiB':>4} {'handles':>7} {'create':>8} {'map':>8} {'access':>8} {'unmap':>8} {'release':>8}")
+    print(f"{driver.name()}; microseconds a handle, the median of {ROUNDS} rounds")
+    print(f"{'way':6} {'rdma':5} {'MiB':>4} {'create':>8} {'map':>8} {'access':>8} {'unmap':>8} {'release':>8}")
     for rdma in (True, False):
-        for mib in SIZES:
-            count = min(MOST_HANDLES, MOST_BYTES // (mib * MIB))
-            for way, measure in (("again", again), ("fresh", lambda *a: fresh(*a, False)), ("batch", lambda *a: fresh(*a, True))):
-                costs = measure(driver, mib * MIB, count, rdma)
-                rows.append({"way": way, "rdma": rdma, "mib": mib, "handles": count, **{k: round(v, 2) for k, v in costs.items()}})
-                print(f"{way:6} {str(rdma):5} {mib:4} {count:7} " + " ".join(f"{value:8.1f}" for value in costs.values()))
+        for way in WAYS:
+            for mib in SIZES:
+                seen = [costs[way, rdma, mib] for costs in rounds]
+                row = {call: round(statistics.median(one[call] for one in seen), 2) for call in seen[0]}
+                rows.append({"way": way, "rdma": rdma, "mib": mib, **row})
+                print(f"{way:6} {str(rdma):5} {mib:4} " + " ".join(f"{value:8.1f}" for value in row.values()))
     if args.json:
         with open(args.json, "w") as file:
             json.dump({"card": driver.name(), "rows": rows}, file, indent=1)

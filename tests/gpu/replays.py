@@ -3,8 +3,8 @@
 replay-canary  every byte of every block written and read by kernels (replay_canary.cu), with all the
                memory there is and with 1.02 times what the job needs; then once with a planted fault
 sanitizer      the first events of two of them under compute-sanitizer's memcheck
-replay-model   `nofrag replay` on the GPU against the same on the simulated H100: memory, which must
-               agree, and driver time by kind of call, which is printed
+replay-model   `nofrag replay` on the GPU (the median of three, by driver time) against the same on the
+               simulated H100: memory, which must agree, and driver time by kind of call, which is printed
 """
 
 import json
@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRACES = ["gpt_varlen", "lora_ckpt", "llm_serve", "multistream8"]
 TIGHT = "1.02x"
 MOST_APART = 0.005  # of peak reserved, between the card and the model
+CARD_RUNS = 3
 MIB, GIB = 2**20, 2**30
 RUNGS = ["own_free", "own_mappable", "grow", "other_pools", "device_wait", "pressure_callbacks"]
 
@@ -63,8 +64,9 @@ def replay_canary(runner):
     for name in TRACES:
         for label, limit in ((name, []), (f"{name}-{TIGHT}", ["--limit", TIGHT])):
             rows.append(play(runner, program, name, label, *limit, *first))
-    # The blocks of a job of one stream on four, and hardly any memory pending.
+    # The blocks of a job of one stream on several, and hardly any memory pending.
     rows.append(play(runner, program, "gpt_varlen", "gpt_varlen-4-streams", "--streams", "4", *first))
+    rows.append(play(runner, program, "lora_ckpt", "lora_ckpt-8-streams", "--streams", "8", "--limit", "1.2x", *first))
     rows.append(play(runner, program, "multistream8", "multistream8-lag-8", "--limit", TIGHT, "--lag", "8", *first))
     runner.rows += [row for row in rows if row is not None]
     # The counter-proof: a word written by somebody else is found.
@@ -88,7 +90,7 @@ def sanitizer(runner):
         trace = as_csv(runner, name)
         if trace is None:
             continue
-        command = [tool, "--tool", "memcheck", "--error-exitcode", "99", program, str(trace), "--events", "1500", "--limit", TIGHT]
+        command = [tool, "--tool", "memcheck", "--error-exitcode", "99", program, str(trace), "--events", "4000", "--limit", TIGHT]
         status, output = runner.run(f"sanitizer-{name}", command)
         if status != 0 and "Device not supported" in output:
             runner.problems.pop()
@@ -117,13 +119,16 @@ def replay_model(runner):
     for name in TRACES:
         for limit in ([], ["--capacity", TIGHT]):
             run = name + "".join(f"-{word}" for word in limit[1:])
-            real = replayed(runner, f"{run}-cuda", name, "cuda:0", *limit)
-            if isinstance(real, str):
+            reals = [replayed(runner, f"{run}-cuda-{i}", name, "cuda:0", *limit) for i in range(CARD_RUNS)]
+            failed = [real for real in reals if isinstance(real, str)]
+            if failed:
+                real = failed[0]
                 if "CUDA device" in real or "libcuda" in real or "driver does not start" in real:
-                    runner.problems.pop()
+                    del runner.problems[-len(failed) :]
                     runner.skips.append(f"replay-model: {real.strip().splitlines()[-1]}")
                     return
                 continue
+            real = sorted(reals, key=lambda one: one["driver_us"])[CARD_RUNS // 2]
             model = replayed(runner, f"{run}-sim", name, "sim:h100-80g", *limit)
             if isinstance(model, str):
                 continue

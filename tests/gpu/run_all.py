@@ -34,7 +34,7 @@ class Runner:
     def __init__(self, args):
         self.args = args
         self.out = pathlib.Path(os.environ.get("OUT") or ROOT / "build" / "gpu")
-        self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / "logs").mkdir(parents=True, exist_ok=True)
         self.rows, self.problems, self.skips = [], [], []
 
     def run(self, name, command, timeout=240, expect=0):
@@ -46,9 +46,7 @@ class Runner:
         except subprocess.TimeoutExpired as expired:
             raw = expired.stdout or b""
             status, output = -1, (raw.decode(errors="replace") if isinstance(raw, bytes) else raw) + "\nTIMED OUT\n"
-        logs = self.out / "logs"
-        logs.mkdir(exist_ok=True)
-        (logs / f"{name}.log").write_text(output)
+        (self.out / "logs" / f"{name}.log").write_text(output)
         print(f"-- {name}: exit {status}, {time.time() - started:.1f} s", flush=True)
         if status == SKIPPED:
             self.skips.append(f"{name}: {output.strip().splitlines()[-1] if output.strip() else 'skipped'}")
