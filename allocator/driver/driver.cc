@@ -45,6 +45,15 @@ double DriverLedger::total_microseconds() const {
   return std::accumulate(microseconds.begin(), microseconds.end(), 0.0);
 }
 
+DriverLedger DriverLedger::since(const DriverLedger& earlier) const {
+  DriverLedger added = *this;
+  for (std::size_t i = 0; i < kDriverCallCount; ++i) {
+    added.calls[i] -= earlier.calls[i];
+    added.microseconds[i] -= earlier.microseconds[i];
+  }
+  return added;
+}
+
 std::uint64_t DriverLedger::total_calls() const {
   return std::accumulate(calls.begin(), calls.end(), std::uint64_t{0});
 }

@@ -94,6 +94,8 @@ struct DriverLedger {
   }
   [[nodiscard]] double total_microseconds() const;
   [[nodiscard]] std::uint64_t total_calls() const;
+  // What was added to an earlier snapshot of the same driver.
+  [[nodiscard]] DriverLedger since(const DriverLedger& earlier) const;
 };
 
 class Driver {
@@ -147,6 +149,12 @@ class Driver {
   // Reads a field; not in the ledger. pre: the stream is not being captured (asking then invalidates
   // the capture, in every mode; measured).
   virtual Result<std::uint64_t> stream_identity(DeviceOrdinal device, StreamId stream) = 0;
+  // Streams for those who run work (replay, tests); no allocator makes any. They do not wait for the
+  // legacy stream. Not in the ledger.
+  virtual Result<StreamId> stream_create(DeviceOrdinal device) = 0;
+  // What is queued still runs; its handle goes to the next stream made. pre: stream_create made it, on
+  // this device, and it is not being captured.
+  virtual Status stream_destroy(DeviceOrdinal device, StreamId stream) = 0;
   virtual Status stream_synchronize(DeviceOrdinal device, StreamId stream) = 0;
   // Waits for all streams of the device's primary context (green contexts made from it included) and,
   // if the thread has another context of this device current, for that one's.

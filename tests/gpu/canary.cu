@@ -17,71 +17,21 @@
 
 #include <nofrag/nofrag.h>
 
+#include "canary_kernels.cuh"
+
 namespace {
 
 constexpr int kStreams = 6;
 constexpr std::uint64_t kMiB = 1u << 20;
 
-void cuda(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) {
-    std::fprintf(stderr, "canary: %s: %s\n", what, cudaGetErrorString(error));
-    std::exit(2);
-  }
-}
-
-[[noreturn]] void die(const char* what) {
-  const char* message = "";
-  nofrag_last_error(&message);
-  std::fprintf(stderr, "canary: %s: %s\n", what, message);
-  std::exit(2);
-}
-
-void ok(nofrag_status status, const char* what) {
-  if (status != NOFRAG_OK) {
-    die(what);
-  }
-}
-
-__host__ __device__ std::uint32_t word_of(std::uint32_t pattern, std::uint64_t index) {
-  std::uint64_t x = index * 0x9e3779b97f4a7c15ull + pattern;
-  x ^= x >> 31;
-  x *= 0xbf58476d1ce4e5b9ull;
-  return static_cast<std::uint32_t>(x >> 32);
-}
-
-__global__ void fill(std::uint32_t* words, std::uint64_t count, std::uint32_t pattern) {
-  const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
-  for (std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
-       i += stride) {
-    words[i] = word_of(pattern, i);
-  }
-}
-
-__global__ void verify(const std::uint32_t* words,
-                       std::uint64_t count,
-                       std::uint32_t pattern,
-                       unsigned long long* wrong) {
-  unsigned long long mine = 0;
-  const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
-  for (std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
-       i += stride) {
-    mine += words[i] != word_of(pattern, i) ? 1 : 0;
-  }
-  if (mine != 0) {
-    atomicAdd(wrong, mine);
-  }
-}
-
-__global__ void spin(long long cycles) {
-  const long long start = clock64();
-  while (clock64() - start < cycles) {
-  }
-}
-
-int blocks_for(std::uint64_t words) {
-  const std::uint64_t blocks = (words + 255) / 256;
-  return static_cast<int>(blocks < 2048 ? blocks : 2048);
-}
+using canary::cuda;
+using canary::die;
+using canary::fill;
+using canary::Findings;
+using canary::make_findings;
+using canary::ok;
+using canary::spin;
+using canary::wrong_words;
 
 struct Block {
   std::uint32_t* words;
@@ -118,8 +68,6 @@ class Canary {
     for (cudaStream_t& stream : streams_) {
       cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
     }
-    cuda(cudaMalloc(&wrong_, sizeof *wrong_), "counter");
-    cuda(cudaMemset(wrong_, 0, sizeof *wrong_), "counter");
   }
 
   Tally run(const Phase& phase, int rounds) {
@@ -141,7 +89,7 @@ class Canary {
     }
     verify_all(&tally);
     cuda(cudaDeviceSynchronize(), "synchronize");
-    cuda(cudaMemcpy(&tally.wrong, wrong_, sizeof tally.wrong, cudaMemcpyDeviceToHost), "counter");
+    tally.wrong = wrong_words(findings_);
     return tally;
   }
 
@@ -172,18 +120,14 @@ class Canary {
     }
     ++tally->allocations;
     const Block block{static_cast<std::uint32_t*>(memory), size / 4, next_pattern_++, stream};
-    fill<<<blocks_for(block.count), 256, 0, streams_[stream]>>>(
-        block.words, block.count, block.pattern);
-    cuda(cudaGetLastError(), "fill");
+    fill(streams_[stream], block.words, block.count, block.pattern);
     live_bytes_ += block.count * 4;
     blocks_.push_back(block);
     return true;
   }
 
   void check(const Block& block, int stream) {
-    verify<<<blocks_for(block.count), 256, 0, streams_[stream]>>>(
-        block.words, block.count, block.pattern, wrong_);
-    cuda(cudaGetLastError(), "verify");
+    canary::check(streams_[stream], block.words, block.count, block.pattern, findings_);
   }
 
   void verify_all(Tally* tally) {
@@ -193,10 +137,7 @@ class Canary {
     }
   }
 
-  void keep_a_stream_busy() {
-    spin<<<1, 1, 0, streams_[random_() % kStreams]>>>(5000000);
-    cuda(cudaGetLastError(), "spin");
-  }
+  void keep_a_stream_busy() { spin(streams_[random_() % kStreams], 5000000); }
 
   // Every tenth block is read late by another stream and freed at once: the read must still find it.
   void use_across_streams() {
@@ -208,7 +149,7 @@ class Canary {
       cuda(cudaEventRecord(filled, streams_[block.stream]), "event");
       cuda(cudaStreamWaitEvent(streams_[other], filled, 0), "event");
       cuda(cudaEventDestroy(filled), "event");
-      spin<<<1, 1, 0, streams_[other]>>>(100000);
+      spin(streams_[other], 100000);
       check(block, other);
       ok(nofrag_record_stream(block.words, streams_[other]), "nofrag_record_stream");
       release(i);
@@ -232,7 +173,7 @@ class Canary {
 
   std::mt19937_64 random_;
   cudaStream_t streams_[kStreams];
-  unsigned long long* wrong_ = nullptr;
+  Findings* findings_ = make_findings();
   std::vector<Block> blocks_;
   std::uint64_t live_bytes_ = 0;
   std::uint32_t next_pattern_ = 1;

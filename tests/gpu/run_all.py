@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs the GPU programs, compares the allocators, and writes a table.
 
-usage: run_all.py [--library LIBNOFRAG] [--only training,generation,features,streams,canary] [--quick]
+usage: run_all.py [--library LIBNOFRAG] [--program NOFRAG] [--only NAME,...] [--quick]
+NAME: training generation features streams canary, and replay-canary sanitizer replay-model (replays.py)
 
 Results go to $OUT (default build/gpu): results.json, results.csv and logs/, one a run. Exit 1 if a
 program failed or a result differs by one bit; 77 if there is no GPU (or, for what needs it, no
@@ -18,11 +19,14 @@ import subprocess
 import sys
 import time
 
+import replays
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SKIPPED = 77
 GIB = 2**30
 JOBS = {"training": "gpt_train.py", "generation": "generate.py"}
+NAMES = [*JOBS, "features", "streams", "canary", *replays.CHECKS]
 ALLOCATORS = ["native", "expandable", "nofrag"]
 
 
@@ -30,11 +34,11 @@ class Runner:
     def __init__(self, args):
         self.args = args
         self.out = pathlib.Path(os.environ.get("OUT") or ROOT / "build" / "gpu")
-        self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / "logs").mkdir(parents=True, exist_ok=True)
         self.rows, self.problems, self.skips = [], [], []
 
-    def run(self, name, command, timeout=240):
-        """(exit status, output). The output is kept in a log."""
+    def run(self, name, command, timeout=240, expect=0):
+        """(exit status, output). The output is kept in a log. Any other status is a problem."""
         started = time.time()
         try:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout)
@@ -42,13 +46,11 @@ class Runner:
         except subprocess.TimeoutExpired as expired:
             raw = expired.stdout or b""
             status, output = -1, (raw.decode(errors="replace") if isinstance(raw, bytes) else raw) + "\nTIMED OUT\n"
-        logs = self.out / "logs"
-        logs.mkdir(exist_ok=True)
-        (logs / f"{name}.log").write_text(output)
+        (self.out / "logs" / f"{name}.log").write_text(output)
         print(f"-- {name}: exit {status}, {time.time() - started:.1f} s", flush=True)
         if status == SKIPPED:
             self.skips.append(f"{name}: {output.strip().splitlines()[-1] if output.strip() else 'skipped'}")
-        elif status != 0:
+        elif status != expect:
             self.problems.append(f"{name}: exit {status}")
             print("\n".join(output.splitlines()[-40:]), flush=True)
         return status, output
@@ -87,21 +89,25 @@ class Runner:
         if result is not None:
             self.rows.append(result)
 
-    def canary(self):
+    def build(self, name):
+        """The path of the program built from NAME.cu, or None with the reason noted."""
         nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
         if not os.path.exists(nvcc):
-            self.skips.append("canary: nvcc is not installed")
-            return
+            self.skips.append(f"{name}: nvcc is not installed")
+            return None
         folder = str(pathlib.Path(self.args.library).parent)
-        program = str(self.out / "canary")
-        build = [nvcc, "-O2", "-std=c++17", "-arch=native", "-I", str(ROOT / "include"), str(HERE / "canary.cu"), "-L", folder,
-                 "-lnofrag", "-Xlinker", "-rpath", "-Xlinker", folder, "-o", program]
-        status, output = self.run("canary-build", build)
+        program = str(self.out / name)
+        build = [nvcc, "-O2", "-lineinfo", "-std=c++17", "-arch=native", "-Werror", "all-warnings", "-I", str(ROOT / "include"),
+                 str(HERE / f"{name}.cu"), "-L", folder, "-lnofrag", "-Xlinker", "-rpath", "-Xlinker", folder, "-o", program]
+        status, output = self.run(f"{name}-build", build)
         if status != 0 and "Unsupported gpu architecture" in output:
-            self.skips.append("canary: nvcc sees no GPU to build for")
+            self.skips.append(f"{name}: nvcc sees no GPU to build for")
             self.problems.pop()
-            return
-        if status != 0:
+        return program if status == 0 else None
+
+    def canary(self):
+        program = self.build("canary")
+        if program is None:
             return
         for seed in ("1",) if self.args.quick else ("1", "2"):
             rows = self.out / "logs" / f"canary-{seed}.json"
@@ -128,6 +134,7 @@ class Runner:
                       f"from others {row['from_other_streams']} refused {row['refused']} in {row['seconds']} s")
             elif row["job"] == "features":
                 print(f"features: {row['checks'] - len(row['failed'])} of {row['checks']} checks")
+        replays.table(self.rows)
 
     @staticmethod
     def arguments():
@@ -154,18 +161,25 @@ class Runner:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--library", default=str(ROOT / "build/release/lib/libnofrag.so"))
-    parser.add_argument("--only", default="training,generation,features,streams,canary")
+    parser.add_argument("--program", help="nofrag; else bin/nofrag beside the library's folder")
+    parser.add_argument("--only", default=",".join(NAMES))
     parser.add_argument("--quick", action="store_true", help="fewer steps; for a test run")
     args = parser.parse_args()
     args.library = os.path.abspath(args.library)
     if not os.path.exists(args.library):
         parser.error(f"{args.library} does not exist: build it, or give --library")
+    args.program = os.path.abspath(args.program or pathlib.Path(args.library).parents[1] / "bin" / "nofrag")
     wanted = args.only.split(",")
-    if set(wanted) - {*JOBS, "features", "streams", "canary"}:
-        parser.error("--only takes training, generation, features, streams and canary")
+    if set(wanted) - set(NAMES):
+        parser.error("--only takes " + ", ".join(NAMES))
     runner = Runner(args)
     for name in wanted:
-        runner.job(name) if name in JOBS else getattr(runner, name)()
+        if name in JOBS:
+            runner.job(name)
+        elif name in replays.CHECKS:
+            replays.CHECKS[name](runner)
+        else:
+            getattr(runner, name)()
     runner.write()
     runner.table()
     for skip in runner.skips:

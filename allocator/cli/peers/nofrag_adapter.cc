@@ -34,6 +34,8 @@ class NofragAdapter final : public ReplayAllocator {
     return allocator_->free(live.address);
   }
 
+  Status retire(StreamId stream) override { return allocator_->retire_stream(stream); }
+
   [[nodiscard]] Bytes reserved() const override { return allocator_->stats().reserved; }
   [[nodiscard]] Bytes peak_reserved() const override { return allocator_->stats().peak_reserved; }
   [[nodiscard]] Bytes free_granules() const override { return allocator_->stats().free_handles; }

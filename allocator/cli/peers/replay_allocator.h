@@ -29,6 +29,9 @@ class ReplayAllocator {
   // `stream` is the one that used the block last; it may differ from the one of its allocation.
   virtual Status free(std::uint32_t block, StreamId stream) = 0;
 
+  // Called when nothing more comes on `stream` but frees, before it is destroyed.
+  virtual Status retire(StreamId /*stream*/) { return {}; }
+
   [[nodiscard]] virtual Bytes reserved() const = 0;
   [[nodiscard]] virtual Bytes peak_reserved() const = 0;
   // Bytes held in granules (or handles, for an allocator that thinks in handles) of which not one

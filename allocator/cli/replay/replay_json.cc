@@ -64,6 +64,18 @@ ordered_json calls_json(const ReplayRun& run) {
                 DriverCall::kStreamWait})}};
 }
 
+// Every kind of call that was made, by its own name: how often, and the time of all of them.
+ordered_json us_by_call_json(const DriverLedger& ledger) {
+  ordered_json out = ordered_json::object();
+  for (std::size_t i = 0; i < kDriverCallCount; ++i) {
+    if (ledger.calls[i] > 0) {
+      out[to_string(static_cast<DriverCall>(i))] = {{"calls", ledger.calls[i]},
+                                                    {"us", microseconds(ledger.microseconds[i])}};
+    }
+  }
+  return out;
+}
+
 ordered_json oom_json(const std::optional<ReplayOom>& oom) {
   if (!oom) {
     return nullptr;
@@ -107,6 +119,10 @@ ordered_json run_json(const TraceSummary& trace, const ReplayRun& run) {
     }
   }
   out["driver_calls"] = calls_json(run);
+  out["driver_us_by_call"] = nullptr;
+  if (run.ledger) {
+    out["driver_us_by_call"] = us_by_call_json(*run.ledger);
+  }
   out["host_ns_per_event"] = nullptr;
   if (run.events_replayed > 0) {
     out["host_ns_per_event"] =

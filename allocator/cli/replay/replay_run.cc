@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <vector>
 
 #include "driver/simulated/simulated_driver.h"
 
@@ -10,7 +9,6 @@ namespace nofrag {
 namespace {
 
 constexpr std::uint64_t kProgressEvery = std::uint64_t{1} << 16;
-constexpr std::uint64_t kFirstStream = 16;
 
 double thread_cpu_ns() {
   timespec now{};
@@ -38,11 +36,7 @@ std::size_t quarter_start(const Trace& trace, unsigned quarter) {
 class Player {
  public:
   Player(const Trace& trace, const ReplayTarget& target, ReplayRun* run)
-      : trace_(trace), target_(target), run_(run) {
-    for (std::uint32_t i = 0; i < trace.streams.size(); ++i) {
-      streams_.push_back(target.one_stream ? StreamId(0) : replay_stream(trace, i));
-    }
-  }
+      : trace_(trace), target_(target), run_(run) {}
 
   // False when the run is over before its time.
   bool play(std::size_t first, std::size_t last) {
@@ -58,7 +52,7 @@ class Player {
       if (event.size == 0) {
         continue;  // an empty allocation holds nothing, in any allocator
       }
-      const StreamId stream = streams_[event.stream()];
+      const StreamId stream = target_.streams[event.stream()];
       const Bytes held = round_up(Bytes(event.size), kTraceRounding);
       if (event.is_free()) {
         status = target_.allocator->free(event.block, stream);
@@ -111,7 +105,6 @@ class Player {
   const Trace& trace_;
   const ReplayTarget& target_;
   ReplayRun* run_;
-  std::vector<StreamId> streams_;
   std::uint64_t clock_us_ = UINT64_MAX;
   Bytes live_;
 };
@@ -123,16 +116,13 @@ std::string oom_cause(Bytes capacity, Bytes live, Bytes requested) {
   return live <= capacity && needed <= capacity - live ? "fragmentation" : "capacity";
 }
 
-StreamId replay_stream(const Trace& trace, std::uint32_t stream) {
-  return trace.streams[stream] == 0 ? StreamId(0) : StreamId(kFirstStream + stream);
-}
-
 void replay_trace(const Trace& trace,
                   const ReplayTarget& target,
                   const ReplayProgress& progress,
                   ReplayRun* run) {
   Player player(trace, target, run);
-  double charged = target.driver->ledger().total_microseconds();
+  const DriverLedger before = target.driver->ledger();
+  double charged = before.total_microseconds();
   double sum = 0;
   bool going = true;
   for (unsigned quarter = 0; quarter < 4 && going; ++quarter) {
@@ -152,7 +142,7 @@ void replay_trace(const Trace& trace,
   }
   run->completed = going;
   run->driver_us = sum;
-  run->ledger = target.driver->ledger();
+  run->ledger = target.driver->ledger().since(before);
   run->peak_reserved = target.allocator->peak_reserved();
 }
 

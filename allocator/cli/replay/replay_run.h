@@ -3,9 +3,9 @@
 // Layer: cli. Owns nothing beyond the run. Units: bytes, modelled or measured driver microseconds,
 // nanoseconds of this thread's CPU time. On a simulated device the driver's clock follows the
 // trace's, so frees of other streams mature as they did when recorded. Invariants: the quarters add
-// up to driver_us. Threads: none. Failure: running out of memory is a result (run.oom), not an
-// error; anything else that an allocator reports ends in run.fault. Cost: one virtual call an event;
-// the driver's ledger is read five times a run.
+// up to driver_us, and so do the ledger's microseconds. Threads: none. Failure: running out of memory
+// is a result (run.oom), not an error; anything else that an allocator reports ends in run.fault. Cost:
+// one virtual call an event; the driver's ledger is read a few times a run.
 #pragma once
 
 #include <array>
@@ -13,6 +13,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/peers/replay_allocator.h"
 #include "driver/driver.h"
@@ -45,8 +46,8 @@ struct ReplayRun {
   double host_ns = 0;  // CPU time of the whole loop
   // Not known where a peer's own process made the calls.
   std::optional<double> driver_us;
-  std::array<double, 4> driver_us_quarters{};  // by trace time
-  std::optional<DriverLedger> ledger;
+  std::array<double, 4> driver_us_quarters{};   // by trace time
+  std::optional<DriverLedger> ledger;           // of the loop alone
   std::optional<std::uint64_t> driver_mallocs;  // known of a peer's own process instead
   std::optional<std::uint64_t> driver_frees;
 };
@@ -59,8 +60,8 @@ struct ReplayTarget {
   Driver* driver = nullptr;
   SimulatedDriver* simulated = nullptr;  // the same driver where it is simulated
   DeviceOrdinal device;
-  Bytes capacity;           // what could be held at most, for the verdict at the end
-  bool one_stream = false;  // the device cannot tell the trace's streams apart
+  Bytes capacity;                 // what could be held at most, for the verdict at the end
+  std::vector<StreamId> streams;  // by the trace's stream numbers
 };
 
 // Fills the outcome fields of `run`.
@@ -71,9 +72,5 @@ void replay_trace(const Trace& trace,
 
 // "fragmentation" if the memory for the request was there, in pieces; else "capacity".
 std::string oom_cause(Bytes capacity, Bytes live, Bytes requested);
-
-// A trace's stream number as a driver stream. Values 1 and 2 have a meaning of their own for the
-// driver (driver.h), so all but the trace's stream 0 move up.
-StreamId replay_stream(const Trace& trace, std::uint32_t stream);
 
 }  // namespace nofrag

@@ -5,6 +5,7 @@
 #include "cli/errors.h"
 #include "cli/peers/nofrag_adapter.h"
 #include "cli/replay/capacity.h"
+#include "cli/replay/replay_streams.h"
 #include "cli/replay/torch_process.h"
 #include "driver/simulated/simulated_driver.h"
 
@@ -121,18 +122,25 @@ ReplayRun ReplaySession::run_here(std::string_view allocator,
   target.capacity = capacity.value_or(session.info.total_memory);
   if (!target_.is_simulated()) {
     config.limit = capacity.value_or(kNoLimit);
-    target.one_stream = trace_.streams.size() > 1;
-    if (target.one_stream) {
-      note("the trace's " + std::to_string(trace_.streams.size()) +
-           " streams are replayed as one on " + target_.text());
-    }
   }
+  const Result<std::unique_ptr<ReplayStreams>> streams =
+      ReplayStreams::create(trace_, *session.driver, session.device);
+  if (!streams.ok()) {
+    throw RunError("the trace's " + std::to_string(trace_.streams.size()) +
+                   " streams cannot be made on " + target_.text() + ": " +
+                   to_string(streams.code()));
+  }
+  target.streams = streams.value()->ids();
   ReplayRun run;
   run.is_model = is_torch(allocator);
   const std::unique_ptr<ReplayAllocator> made =
       make_allocator(allocator, config, settings_.options);
   target.allocator = made.get();
   replay_trace(trace_, target, progress, &run);
+  const Status closed = streams.value()->close(*made);
+  if (!closed.ok() && run.fault.empty()) {
+    run.fault = std::string("a stream cannot be retired: ") + to_string(closed.code());
+  }
   if (session.simulated != nullptr && session.simulated->violation_count() > 0) {
     run.fault = "the simulated driver found a misuse: " + session.simulated->violations().front();
   }

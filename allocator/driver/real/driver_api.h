@@ -53,6 +53,8 @@
   NOFRAG_CUDA_ENTRY(event_synchronize, cuEventSynchronize, "cuEventSynchronize")                 \
   NOFRAG_CUDA_ENTRY(stream_wait_event, cuStreamWaitEvent, "cuStreamWaitEvent")                   \
   NOFRAG_CUDA_ENTRY(stream_is_capturing, cuStreamIsCapturing, "cuStreamIsCapturing")             \
+  NOFRAG_CUDA_ENTRY(stream_create, cuStreamCreate, "cuStreamCreate")                             \
+  NOFRAG_CUDA_ENTRY(stream_destroy, cuStreamDestroy, "cuStreamDestroy_v2")                       \
   NOFRAG_CUDA_ENTRY(stream_synchronize, cuStreamSynchronize, "cuStreamSynchronize")
 
 // Entries of newer drivers: nullptr where the driver does not have them.

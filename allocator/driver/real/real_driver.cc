@@ -109,12 +109,7 @@ Status RealDriver::call(DriverCall kind, DeviceOrdinal device, bool relax_captur
 template <typename Action>
 Status RealDriver::timed(DriverCall kind, int ordinal, bool relax_capture, Action action) {
   const auto begin = std::chrono::steady_clock::now();
-  int result = CUDA_SUCCESS;
-  {
-    const CaptureScope capture(*api_, relax_capture);
-    const ContextScope context(*this, ordinal);
-    result = context.result() == CUDA_SUCCESS ? static_cast<int>(action()) : context.result();
-  }
+  const int result = within(ordinal, relax_capture, action);
   const auto spent = std::chrono::steady_clock::now() - begin;
   const auto index = static_cast<std::size_t>(kind);
   calls_[index].fetch_add(1, std::memory_order_relaxed);
@@ -123,6 +118,13 @@ Status RealDriver::timed(DriverCall kind, int ordinal, bool relax_capture, Actio
           std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count()),
       std::memory_order_relaxed);
   return result == CUDA_SUCCESS ? Status() : Status(error_of(result));
+}
+
+template <typename Action>
+int RealDriver::within(int ordinal, bool relax_capture, Action action) {
+  const CaptureScope capture(*api_, relax_capture);
+  const ContextScope context(*this, ordinal);
+  return context.result() == CUDA_SUCCESS ? static_cast<int>(action()) : context.result();
 }
 
 bool RealDriver::valid(DeviceOrdinal device) const {
@@ -388,6 +390,27 @@ Result<std::uint64_t> RealDriver::stream_identity(DeviceOrdinal device, StreamId
   const int result = api_->stream_get_id(as_handle<CUstream>(stream.value()), &identity);
   return result == CUDA_SUCCESS ? Result<std::uint64_t>(identity)
                                 : Result<std::uint64_t>(error_of(result));
+}
+
+Result<StreamId> RealDriver::stream_create(DeviceOrdinal device) {
+  if (!valid(device)) {
+    return invalid_device();
+  }
+  CUstream stream = nullptr;
+  const int result = within(
+      device.value(), true, [&] { return api_->stream_create(&stream, CU_STREAM_NON_BLOCKING); });
+  return result == CUDA_SUCCESS ? Result<StreamId>(StreamId(as_raw(stream)))
+                                : Result<StreamId>(error_of(result));
+}
+
+Status RealDriver::stream_destroy(DeviceOrdinal device, StreamId stream) {
+  if (!valid(device)) {
+    return invalid_device();
+  }
+  const int result = within(device.value(), true, [&] {
+    return api_->stream_destroy(as_handle<CUstream>(stream.value()));
+  });
+  return result == CUDA_SUCCESS ? Status() : Status(error_of(result));
 }
 
 Status RealDriver::stream_synchronize(DeviceOrdinal device, StreamId stream) {

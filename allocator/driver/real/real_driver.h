@@ -70,6 +70,8 @@ class RealDriver final : public Driver {
   Status stream_wait(DeviceOrdinal device, StreamId stream, EventId event) override;
   Result<bool> stream_is_capturing(DeviceOrdinal device, StreamId stream) override;
   Result<std::uint64_t> stream_identity(DeviceOrdinal device, StreamId stream) override;
+  Result<StreamId> stream_create(DeviceOrdinal device) override;
+  Status stream_destroy(DeviceOrdinal device, StreamId stream) override;
   Status stream_synchronize(DeviceOrdinal device, StreamId stream) override;
   Status device_synchronize(DeviceOrdinal device) override;
   [[nodiscard]] DriverLedger ledger() const override;
@@ -102,6 +104,9 @@ class RealDriver final : public Driver {
   // The same for kNoContext or a device known to be valid.
   template <typename Action>
   Status timed(DriverCall kind, int ordinal, bool relax_capture, Action action);
+  // Runs `action` in the device's context and, if wanted, in relaxed capture mode; the CUresult.
+  template <typename Action>
+  int within(int ordinal, bool relax_capture, Action action);
 
   std::unique_ptr<DriverApi> api_;
   RealDriverOptions options_;

@@ -245,6 +245,7 @@ SimulatedLeaks SimulatedDriver::leaks() const {
   SimulatedLeaks leaks;
   memory_.count_leaks(&leaks);
   leaks.events = streams_.live_events();
+  leaks.streams = streams_.created_streams();
   return leaks;
 }
 

@@ -309,6 +309,20 @@ Result<std::uint64_t> SimulatedDriver::stream_identity(DeviceOrdinal device, Str
   return streams_.identity(device.value(), stream);
 }
 
+Result<StreamId> SimulatedDriver::stream_create(DeviceOrdinal device) {
+  const Guard lock(mutex_);
+  if (!valid(device)) {
+    return invalid();
+  }
+  return streams_.create_stream(device.value());
+}
+
+Status SimulatedDriver::stream_destroy(DeviceOrdinal device, StreamId stream) {
+  const Guard lock(mutex_);
+  const bool destroyed = valid(device) && streams_.destroy_created(device.value(), stream);
+  return destroyed ? Status() : Status(invalid());
+}
+
 Status SimulatedDriver::stream_synchronize(DeviceOrdinal device, StreamId stream) {
   return fixed_price_call(DriverCall::kStreamSynchronize, device, [&](int d, double* waited_us) {
     return streams_.synchronize_stream(d, stream, waited_us);

@@ -37,13 +37,15 @@ struct SimulatedLeaks {
   std::uint64_t reservations = 0;
   std::uint64_t mallocs = 0;
   std::uint64_t events = 0;
+  std::uint64_t streams = 0;  // made by stream_create
   Bytes handle_bytes;
   Bytes mapped_bytes;
   Bytes reserved_bytes;  // address space
   Bytes malloc_bytes;    // as asked for
 
   [[nodiscard]] bool none() const {
-    return handles == 0 && mappings == 0 && reservations == 0 && mallocs == 0 && events == 0;
+    return handles == 0 && mappings == 0 && reservations == 0 && mallocs == 0 && events == 0 &&
+           streams == 0;
   }
 };
 
@@ -78,6 +80,8 @@ class SimulatedDriver final : public Driver {
   Status stream_wait(DeviceOrdinal device, StreamId stream, EventId event) override;
   Result<bool> stream_is_capturing(DeviceOrdinal device, StreamId stream) override;
   Result<std::uint64_t> stream_identity(DeviceOrdinal device, StreamId stream) override;
+  Result<StreamId> stream_create(DeviceOrdinal device) override;
+  Status stream_destroy(DeviceOrdinal device, StreamId stream) override;
   Status stream_synchronize(DeviceOrdinal device, StreamId stream) override;
   Status device_synchronize(DeviceOrdinal device) override;
   [[nodiscard]] DriverLedger ledger() const override;
@@ -105,8 +109,8 @@ class SimulatedDriver final : public Driver {
   void complete_stream(StreamId stream, DeviceOrdinal device = DeviceOrdinal(0));
   void complete_all();
 
-  // As the driver does it: queued work still runs, and the next stream made gets the same handle, so
-  // from now on the handle means a new, empty stream.
+  // Of a stream that a test just named. As the driver does it: queued work still runs, and from now on
+  // the handle means a new, empty stream.
   void destroy_stream(StreamId stream, DeviceOrdinal device = DeviceOrdinal(0));
 
   // ---- Graph capture

@@ -9,6 +9,9 @@ namespace {
 
 constexpr int kCaptureMerge = 904;
 constexpr std::uint32_t kIndexBits = 32;
+// Like host addresses, and far from the small numbers that tests give to streams.
+constexpr std::uint64_t kFirstCreated = 0x5500'0000'0000;
+constexpr std::uint64_t kCreatedStep = 0x400;
 
 Error invalid() {
   return simulated_error(Errc::kInvalidArgument);
@@ -52,6 +55,37 @@ Result<std::uint64_t> SimulatedStreams::identity(int device, StreamId stream) {
 void SimulatedStreams::destroy_stream(int device, StreamId stream) {
   // Its entry stays, for device waits and for what is running, under no name.
   stream_index_.erase(key(device, stream));
+}
+
+StreamId SimulatedStreams::create_stream(int device) {
+  const auto again = std::find_if(created_.rbegin(), created_.rend(), [&](const Created& made) {
+    return !made.live && made.device == device;
+  });
+  if (again != created_.rend()) {
+    again->live = true;
+    return again->handle;
+  }
+  const StreamId handle(kFirstCreated + kCreatedStep * created_.size());
+  created_.push_back({handle, device});
+  return handle;
+}
+
+bool SimulatedStreams::destroy_created(int device, StreamId stream) {
+  const auto at = std::find_if(created_.begin(), created_.end(), [&](const Created& made) {
+    return made.live && made.device == device && made.handle == stream;
+  });
+  if (at == created_.end()) {
+    return false;
+  }
+  destroy_stream(device, stream);
+  at->live = false;
+  std::rotate(at, at + 1, created_.end());
+  return true;
+}
+
+std::uint64_t SimulatedStreams::created_streams() const {
+  return static_cast<std::uint64_t>(std::count_if(
+      created_.begin(), created_.end(), [](const Created& made) { return made.live; }));
 }
 
 double& SimulatedStreams::device_synced(int device) {

@@ -67,6 +67,11 @@ class SimulatedStreams {
   Result<std::uint64_t> identity(int device, StreamId stream);
   // Its work goes on; the handle means another stream from now on.
   void destroy_stream(int device, StreamId stream);
+  // The handle destroyed last on the device, as the driver does it, else a new one.
+  StreamId create_stream(int device);
+  // False if the handle is not one that create_stream made on this device, or destroyed already.
+  bool destroy_created(int device, StreamId stream);
+  [[nodiscard]] std::uint64_t created_streams() const;
 
   [[nodiscard]] bool capturing(int device, StreamId stream) const;
   void begin_capture(int device, StreamId stream);
@@ -116,6 +121,12 @@ class SimulatedStreams {
     bool invalidated = false;
   };
 
+  struct Created {
+    StreamId handle;
+    int device = 0;
+    bool live = true;
+  };
+
   std::uint32_t index_of(int device, StreamId stream);
   [[nodiscard]] const Stream* find(int device, StreamId stream) const;
   Event* find_event(int device, EventId id);
@@ -132,6 +143,7 @@ class SimulatedStreams {
 
   std::unordered_map<std::uint64_t, std::uint32_t> stream_index_;  // key(): device and stream
   std::vector<Stream> streams_;
+  std::vector<Created> created_;  // those destroyed last, last
   std::vector<Event> events_;
   std::vector<std::uint32_t> free_events_;
   std::vector<Capture> captures_{Capture{}};  // [0] is "none"

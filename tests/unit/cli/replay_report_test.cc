@@ -23,6 +23,7 @@ TraceReport sample() {
   good.driver_us_quarters = {10000, 20000, 5000, 5000};
   good.ledger = DriverLedger{};
   good.ledger->calls[static_cast<std::size_t>(DriverCall::kCreate)] = 3;
+  good.ledger->microseconds[static_cast<std::size_t>(DriverCall::kCreate)] = 40.50049;
   good.ledger->calls[static_cast<std::size_t>(DriverCall::kEventQuery)] = 2;
   good.ledger->calls[static_cast<std::size_t>(DriverCall::kEventRecord)] = 5;
   good.ledger->calls[static_cast<std::size_t>(DriverCall::kStreamSynchronize)] = 7;
@@ -65,6 +66,9 @@ TEST(ReplayJson, HoldsTheContract) {
   EXPECT_EQ(good["driver_calls"]["create"], 3);
   EXPECT_EQ(good["driver_calls"]["event"], 7);
   EXPECT_EQ(good["driver_calls"]["sync"], 7);
+  EXPECT_EQ(good["driver_us_by_call"].dump(),
+            R"({"create":{"calls":3,"us":40.5},"event_record":{"calls":5,"us":0.0},)"
+            R"("event_query":{"calls":2,"us":0.0},"stream_synchronize":{"calls":7,"us":0.0}})");
   const auto& bad = trace["runs"][1];
   EXPECT_EQ(bad["model"], true);
   EXPECT_EQ(bad["completed"], false);
@@ -87,6 +91,7 @@ TEST(ReplayJson, UnknownDriverTimeIsNull) {
   EXPECT_TRUE(json["traces"][0]["runs"][1]["driver_us"].is_null());
   EXPECT_TRUE(json["traces"][0]["runs"][1]["driver_us_quarters"].is_null());
   EXPECT_EQ(json["traces"][0]["runs"][1]["driver_calls"].dump(), R"({"malloc":12})");
+  EXPECT_TRUE(json["traces"][0]["runs"][1]["driver_us_by_call"].is_null());
 }
 
 TEST(ReplayJson, TracesWithoutLengthOrMemoryHaveNoRatios) {

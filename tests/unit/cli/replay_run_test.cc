@@ -104,11 +104,13 @@ TEST(ReplayRun, StreamLagDelaysReuseAcrossStreams) {
   EXPECT_EQ(fast.run("torch-native", {}, {}).peak_reserved, 100 * kMiB);
 }
 
-TEST(ReplayRun, StreamNumbersAvoidTheDriversSpecialOnes) {
-  const Trace trace = trace_of("0,a,0,1,0\n0,a,1,1,1\n0,a,2,1,2\n");
-  EXPECT_EQ(replay_stream(trace, 0), StreamId(0));
-  EXPECT_GT(replay_stream(trace, 1).value(), 2U);
-  EXPECT_NE(replay_stream(trace, 1), replay_stream(trace, 2));
+TEST(ReplayRun, LedgerIsThatOfTheLoopAndAddsUp) {
+  for (const std::string_view allocator : replay_allocators()) {
+    const ReplayRun done = run("0,a,0,5000000,3\n10,f,0,5000000,3\n", allocator);
+    ASSERT_TRUE(done.ledger.has_value()) << allocator;
+    EXPECT_NEAR(done.ledger->total_microseconds(), *done.driver_us, 1e-6) << allocator;
+    EXPECT_GT(done.ledger->total_calls(), 0U) << allocator;
+  }
 }
 
 TEST(ReplayRun, SameInputGivesTheSameReportButForHostTime) {

@@ -88,6 +88,10 @@ class RecordingDriver final : public Driver {
   Result<bool> stream_is_capturing(DeviceOrdinal d, StreamId stream) override {
     return target_.stream_is_capturing(d, stream);
   }
+  Result<StreamId> stream_create(DeviceOrdinal d) override { return target_.stream_create(d); }
+  Status stream_destroy(DeviceOrdinal d, StreamId stream) override {
+    return target_.stream_destroy(d, stream);
+  }
   Status stream_synchronize(DeviceOrdinal d, StreamId stream) override {
     note("stream_synchronize");
     return target_.stream_synchronize(d, stream);

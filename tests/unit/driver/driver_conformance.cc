@@ -206,11 +206,53 @@ TEST_F(DriverConformance, EventsOfIdleStreamsAreDone) {
   EXPECT_TRUE(driver_->event_destroy(kDevice, event));
 }
 
+TEST_F(DriverConformance, CreatedStreamsAreStreamsOfTheirOwn) {
+  const StreamId first = driver_->stream_create(kDevice).value();
+  const StreamId second = driver_->stream_create(kDevice).value();
+  EXPECT_GT(first.value(), 2U) << "0, 1 and 2 mean default streams";
+  EXPECT_GT(second.value(), 2U);
+  EXPECT_NE(first, second);
+  const Result<std::uint64_t> identity = driver_->stream_identity(kDevice, first);
+  if (identity) {  // before CUDA 12 the driver cannot tell
+    EXPECT_NE(identity.value(), driver_->stream_identity(kDevice, second).value());
+  }
+  EXPECT_FALSE(driver_->stream_is_capturing(kDevice, first).value());
+  const EventId event = driver_->event_create(kDevice).value();
+  EXPECT_TRUE(driver_->event_record(kDevice, event, first));
+  EXPECT_TRUE(driver_->stream_wait(kDevice, second, event));
+  EXPECT_TRUE(driver_->stream_synchronize(kDevice, second));
+  EXPECT_TRUE(driver_->event_query(kDevice, event)) << "the second stream waited for it";
+  EXPECT_TRUE(driver_->stream_destroy(kDevice, first));
+  EXPECT_TRUE(driver_->stream_destroy(kDevice, second));
+  EXPECT_TRUE(driver_->event_query(kDevice, event)) << "an event outlives its stream";
+  EXPECT_TRUE(driver_->event_destroy(kDevice, event));
+}
+
+TEST_F(DriverConformance, ADestroyedStreamsHandleComesBackAsAnotherStream) {
+  const StreamId old = driver_->stream_create(kDevice).value();
+  const Result<std::uint64_t> before = driver_->stream_identity(kDevice, old);
+  EXPECT_TRUE(driver_->stream_destroy(kDevice, old));
+  const StreamId next = driver_->stream_create(kDevice).value();
+  EXPECT_EQ(next, old);
+  if (before) {
+    EXPECT_NE(driver_->stream_identity(kDevice, next).value(), before.value());
+  }
+  EXPECT_TRUE(driver_->stream_destroy(kDevice, next));
+}
+
+TEST_F(DriverConformance, MakingStreamsIsNotInTheLedger) {
+  const DriverLedger before = driver_->ledger();
+  EXPECT_TRUE(driver_->stream_destroy(kDevice, driver_->stream_create(kDevice).value()));
+  EXPECT_EQ(driver_->ledger().total_calls(), before.total_calls());
+  EXPECT_EQ(driver_->ledger().since(before).total_microseconds(), 0);
+}
+
 TEST_F(DriverConformance, RefusesDevicesThatAreNotThere) {
   const DeviceOrdinal beyond(driver_->device_count().value());
   EXPECT_FALSE(driver_->device_info(beyond));
   EXPECT_FALSE(driver_->memory_info(beyond));
   EXPECT_FALSE(driver_->create(beyond, unit_));
+  EXPECT_FALSE(driver_->stream_create(beyond));
   EXPECT_FALSE(driver_->device_synchronize(DeviceOrdinal(-1)));
 }
 
@@ -221,6 +263,8 @@ TEST_F(DriverConformance, LedgerCountsEveryCall) {
   EXPECT_EQ(after.count(DriverCall::kCreate), before.count(DriverCall::kCreate) + 1);
   EXPECT_EQ(after.count(DriverCall::kMap), before.count(DriverCall::kMap) + 1);
   EXPECT_EQ(after.total_calls(), before.total_calls() + 2);
+  EXPECT_EQ(after.since(before).count(DriverCall::kMap), 1U);
+  EXPECT_EQ(after.since(before).total_calls(), 2U);
   EXPECT_GT(after.total_microseconds(), before.total_microseconds());
 }
 

@@ -248,6 +248,13 @@ CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
   return state.implicit_capture ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
                                 : enter("cuStreamIsCapturing", kNone);
 }
+CUresult cuStreamCreate(CUstream* stream, unsigned int flags) {
+  *stream = reinterpret_cast<CUstream>(static_cast<std::uintptr_t>(++next_id));
+  return flags == CU_STREAM_NON_BLOCKING ? enter("cuStreamCreate", kAny) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuStreamDestroy(CUstream) {
+  return enter("cuStreamDestroy", kAny);
+}
 CUresult cuStreamSynchronize(CUstream) {
   return enter("cuStreamSynchronize", kAny);
 }

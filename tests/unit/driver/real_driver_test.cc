@@ -163,6 +163,8 @@ TEST_F(RealDriverTest, DevicesThatAreNotThereAreRefused) {
     EXPECT_EQ(driver_->malloc(device, kUnit).error().driver_code, 101);
     EXPECT_EQ(driver_->stream_is_capturing(device, StreamId(0)).error().driver_code, 101);
     EXPECT_EQ(driver_->device_synchronize(device).error().driver_code, 101);
+    EXPECT_EQ(driver_->stream_create(device).error().driver_code, 101);
+    EXPECT_EQ(driver_->stream_destroy(device, StreamId(16)).error().driver_code, 101);
   }
   EXPECT_TRUE(cuda_->calls.empty());
 }
@@ -183,7 +185,9 @@ void call_everything(RealDriver& driver) {
   ASSERT_TRUE(driver.event_synchronize(kDevice0, event));
   ASSERT_TRUE(driver.stream_wait(kDevice0, StreamId(0), event));
   ASSERT_FALSE(driver.stream_is_capturing(kDevice0, StreamId(0)).value());
-  ASSERT_TRUE(driver.stream_synchronize(kDevice0, StreamId(0)));
+  const StreamId stream = driver.stream_create(kDevice0).value();
+  ASSERT_TRUE(driver.stream_synchronize(kDevice0, stream));
+  ASSERT_TRUE(driver.stream_destroy(kDevice0, stream));
   ASSERT_TRUE(driver.device_synchronize(kDevice0));
   ASSERT_TRUE(driver.event_destroy(kDevice0, event));
   ASSERT_TRUE(driver.memory_info(kDevice0));
@@ -316,6 +320,19 @@ TEST_F(RealDriverTest, LegacyStreamBesideACaptureCountsAsCapturing) {
   open();
   cuda_->implicit_capture = true;
   EXPECT_TRUE(driver_->stream_is_capturing(kDevice0, StreamId(0)).value());
+}
+
+TEST_F(RealDriverTest, StreamsKeepTheDriversNumberAndStayOutOfTheLedger) {
+  open();
+  const StreamId stream = driver_->stream_create(kDevice1).value();
+  EXPECT_TRUE(driver_->stream_destroy(kDevice1, stream));
+  cuda_->fail["cuStreamCreate"] = 2;
+  EXPECT_EQ(driver_->stream_create(kDevice1).code(), Errc::kOutOfMemory);
+  cuda_->fail["cuStreamDestroy"] = 400;
+  EXPECT_EQ(driver_->stream_destroy(kDevice1, stream).error().driver_code, 400);
+  EXPECT_EQ(driver_->ledger().total_calls(), 0U);
+  EXPECT_EQ(cuda_->pops, cuda_->pushes);
+  EXPECT_TRUE(cuda_->wrong_context.empty());
 }
 
 }  // namespace

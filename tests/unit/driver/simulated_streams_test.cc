@@ -308,5 +308,42 @@ TEST_F(SimulatedStreamsTest, KernelsOfACaptureDoNotRun) {
   EXPECT_TRUE(driver_.unmap(range, unit)) << "nothing runs there";
 }
 
+TEST_F(SimulatedStreamsTest, WorkOfADestroyedStreamGoesOnUnderNoName) {
+  driver_.set_completion(Completion::kByHand);
+  const StreamId made = driver_.stream_create(kDevice).value();
+  const EventId old_work = record(made);
+  EXPECT_TRUE(driver_.stream_destroy(kDevice, made));
+  ASSERT_EQ(driver_.stream_create(kDevice).value(), made) << "the handle goes to the next one made";
+  const EventId new_work = record(made);
+  driver_.complete_stream(made);
+  EXPECT_TRUE(done(new_work));
+  EXPECT_FALSE(done(old_work)) << "it was queued on the stream that had the handle before";
+  driver_.complete_all();
+  EXPECT_TRUE(done(old_work));
+  EXPECT_TRUE(driver_.stream_destroy(kDevice, made));
+}
+
+TEST_F(SimulatedStreamsTest, OnlyLiveCreatedStreamsOfTheDeviceAreDestroyed) {
+  SimulatedDriver driver({SimulatedDeviceSpec{}, SimulatedDeviceSpec{}});
+  const DeviceOrdinal other(1);
+  const StreamId first = driver.stream_create(kDevice).value();
+  const StreamId second = driver.stream_create(kDevice).value();
+  EXPECT_EQ(driver.leaks().streams, 2U);
+  EXPECT_EQ(driver.stream_destroy(other, first).code(), Errc::kInvalidArgument);
+  EXPECT_EQ(driver.stream_destroy(kDevice, kA).code(), Errc::kInvalidArgument) << "never made";
+  EXPECT_EQ(driver.stream_destroy(kDevice, StreamId(0)).code(), Errc::kInvalidArgument);
+  EXPECT_TRUE(driver.stream_destroy(kDevice, first));
+  EXPECT_EQ(driver.stream_destroy(kDevice, first).code(), Errc::kInvalidArgument) << "twice";
+  EXPECT_FALSE(driver.leaks().none());
+  const StreamId elsewhere = driver.stream_create(other).value();
+  EXPECT_NE(elsewhere, first) << "a handle comes back on its own device";
+  EXPECT_NE(elsewhere, second);
+  EXPECT_TRUE(driver.stream_destroy(kDevice, second));
+  EXPECT_TRUE(driver.stream_destroy(other, elsewhere));
+  EXPECT_TRUE(driver.leaks().none());
+  EXPECT_EQ(driver.stream_create(kDevice).value(), second) << "the last destroyed comes first";
+  EXPECT_EQ(driver.stream_create(kDevice).value(), first);
+}
+
 }  // namespace
 }  // namespace nofrag
