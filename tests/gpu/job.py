@@ -46,6 +46,16 @@ def set_limit(torch, nofrag, limit):
         torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.mem_get_info()[1])
 
 
+def await_turn():
+    """Under run_all.py a job may start while another has the GPU: it waits here, all imports done."""
+    path, _, number = os.environ.get("NOFRAG_TURN", "").rpartition(":")
+    parent = os.getppid()
+    while path and int(pathlib.Path(path).read_text() or -1) < int(number):
+        time.sleep(0.02)
+        if os.getppid() != parent:
+            sys.exit("whoever gives turns has gone")
+
+
 def import_torch(args):
     """torch with the allocator of args, and nofrag's library (None for PyTorch's own allocators)."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -56,6 +66,8 @@ def import_torch(args):
     except ImportError:
         print("skipped: PyTorch is not installed")
         sys.exit(SKIPPED)
+    torch.use_deterministic_algorithms(True)
+    await_turn()
     if not torch.cuda.is_available():
         print("skipped: PyTorch sees no GPU")
         sys.exit(SKIPPED)
@@ -67,7 +79,6 @@ def import_torch(args):
         nofrag_torch.install(args.library)
         nofrag = nofrag_torch.current()
     torch.manual_seed(args.seed)
-    torch.use_deterministic_algorithms(True)
     # It costs a kernel for each allocation and would hide reads of memory that nobody wrote.
     torch.utils.deterministic.fill_uninitialized_memory = False
     limit = limit_bytes(args)
