@@ -76,7 +76,7 @@ def serve_row(limit, allocator, results):
 
 
 def limits(runner):
-    steps = {"gpt_train": 60, "lora_train": 48}
+    steps = {"gpt_train": 60, "lora_train": 32}
     for job in steps:
         options = ["--step-times", "--steps", str(16 if runner.args.quick else steps[job])]
         runs = training(runner, "limits", job, rounds(FACTORS, repeats(runner, 2)), options)

@@ -42,9 +42,9 @@ class Adapted(llama.Model):
 
 def main():
     parser = job.arguments(__doc__)
-    job.training_arguments(parser, steps=48)
-    parser.add_argument("--batch", type=int, default=6, help="most sequences in a step")
-    parser.add_argument("--lengths", type=int, nargs=2, default=(200, 3300), metavar=("LEAST", "MOST"))
+    job.training_arguments(parser, steps=32)
+    parser.add_argument("--batch", type=int, default=7, help="most sequences in a step")
+    parser.add_argument("--lengths", type=int, nargs=2, default=(200, 3000), metavar=("LEAST", "MOST"))
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--width", type=int, default=2048)
     args = parser.parse_args()

@@ -33,17 +33,21 @@ class Watch:
     """Keeps each thread's last report: with several threads, the device's last one may be another's."""
 
     def __init__(self, nofrag):
-        self._reports = {}
+        self._reports = {}  # thread -> numbers, the newest last
         self._function = _CALLBACK(self._failed)  # must live as long as the library may call it
         nofrag.lib.nofrag_add_oom_callback.argtypes = [_CALLBACK, C.c_void_p]
         nofrag.check(nofrag.lib.nofrag_add_oom_callback(self._function, None))
 
     def _failed(self, _device, report, _user):
+        self._reports.pop(threading.get_ident(), None)
         self._reports[threading.get_ident()] = report.contents.numbers()
 
     def last(self):
-        """The report of this thread's last failure, judged; None if it has none."""
-        numbers = self._reports.get(threading.get_ident())
+        """The report of the failure that this thread has just caught, judged; None if there is none. A
+        backward pass fails in a thread of PyTorch's own: then the newest of all."""
+        numbers = self._reports.pop(threading.get_ident(), None)
+        if numbers is None and self._reports:
+            _, numbers = self._reports.popitem()
         return None if numbers is None else judge(numbers)
 
 
