@@ -37,12 +37,13 @@ def build_model(torch, vocabulary, width, layers, heads):
     return Gpt().cuda()
 
 
-def main():
+def main(name="gpt_train", steps=32, warmup=8, batch=8, layers=12, width=1024, lengths=(64, 1024)):
     parser = job.arguments(__doc__)
-    parser.add_argument("--steps", type=int, default=32)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--width", type=int, default=1024)
+    job.training_arguments(parser, steps, warmup)
+    parser.add_argument("--batch", type=int, default=batch)
+    parser.add_argument("--layers", type=int, default=layers)
+    parser.add_argument("--width", type=int, default=width)
+    parser.add_argument("--lengths", type=int, nargs=2, default=lengths, metavar=("LEAST", "MOST"))
     args = parser.parse_args()
     torch, nofrag = job.import_torch(args)
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -52,10 +53,9 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     # Lengths and data come from the CPU generator, so that every allocator sees the same job.
     generator = torch.Generator().manual_seed(args.seed)
-    losses, clock = [], job.Clock(torch, warmup=8)
-    for step in range(args.steps):
-        clock.before_step(step, nofrag)
-        length = int(torch.randint(64, 1025, (1,), generator=generator))
+
+    def one_step(_index):
+        length = int(torch.randint(args.lengths[0], args.lengths[1] + 1, (1,), generator=generator))
         ids = torch.randint(0, vocabulary, (args.batch, length + 1), generator=generator).cuda()
         # The plain attention kernel: its backward pass is deterministic, its memory varies most.
         with torch.autocast("cuda", dtype=torch.bfloat16), sdpa_kernel(SDPBackend.MATH):
@@ -64,14 +64,9 @@ def main():
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.detach())
-        del logits, loss, ids
-    timing = clock.result(nofrag)
-    exact = [float(loss).hex() for loss in losses]
-    for step, loss in enumerate(exact):
-        print(f"step {step} loss {loss}")
-    job.finish({"job": "gpt_train", "allocator": args.allocator, "exact": exact, **timing,
-                **job.memory_numbers(torch, nofrag)})
+        return loss.detach()
+
+    job.train(args, torch, nofrag, name, one_step)
 
 
 if __name__ == "__main__":

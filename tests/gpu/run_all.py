@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Runs the GPU programs, compares the allocators, and writes a table.
 
-usage: run_all.py [--library LIBNOFRAG] [--program NOFRAG] [--only NAME,...] [--quick]
-NAME: training generation features streams canary, and replay-canary sanitizer replay-model (replays.py)
+usage: run_all.py [--library LIBNOFRAG] [--program NOFRAG] [--only NAME,...] [--quick] [--rounds N]
+NAME: training generation features streams canary, replay-canary sanitizer replay-model (replays.py), and
+serve limits small (bars.py)
 
-Results go to $OUT (default build/gpu): results.json, results.csv and logs/, one a run. Exit 1 if a
-program failed or a result differs by one bit; 77 if there is no GPU (or, for what needs it, no
-PyTorch or nvcc) and nothing could be run.
+Without --only: all but serve, limits and small (bars.py), which take eight minutes. Results go to $OUT
+(default build/gpu): results.json, results.csv and logs/, one a run. Exit 1 if a program failed, a result
+differs by one bit or a hard condition of bars.py is broken; 77 if there is no GPU (or, for what needs it,
+no PyTorch or nvcc) and nothing could be run.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import time
 
+import bars
 import replays
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -26,8 +29,9 @@ ROOT = HERE.parents[1]
 SKIPPED = 77
 GIB = 2**30
 JOBS = {"training": "gpt_train.py", "generation": "generate.py"}
-NAMES = [*JOBS, "features", "streams", "canary", *replays.CHECKS]
-ALLOCATORS = ["native", "expandable", "nofrag"]
+ALLOCATORS = bars.ALLOCATORS
+USUAL = [*JOBS, "features", "streams", "canary", *replays.CHECKS]
+BARS = {"serve": bars.serve, "limits": bars.limits, "small": bars.small}
 
 
 class Runner:
@@ -38,15 +42,28 @@ class Runner:
         self.rows, self.problems, self.skips = [], [], []
 
     def run(self, name, command, timeout=240, expect=0):
-        """(exit status, output). The output is kept in a log. Any other status is a problem."""
+        """(exit status, output). Any other status than `expect` is a problem."""
+        return self.end(self.begin(name, command), timeout, expect)
+
+    def begin(self, name, command, environment=None):
+        log = self.out / "logs" / f"{name}.log"
+        with open(log, "w") as file:
+            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
+        return name, process, log
+
+    def end(self, begun, timeout=240, expect=0):
+        """(exit status, output). The output stays in the log."""
+        name, process, log = begun
         started = time.time()
         try:
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout)
-            status, output = done.returncode, done.stdout
-        except subprocess.TimeoutExpired as expired:
-            raw = expired.stdout or b""
-            status, output = -1, (raw.decode(errors="replace") if isinstance(raw, bytes) else raw) + "\nTIMED OUT\n"
-        (self.out / "logs" / f"{name}.log").write_text(output)
+            status = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            status = -1
+            with open(log, "a") as file:
+                file.write("\nTIMED OUT\n")
+        output = log.read_text(errors="replace")
         print(f"-- {name}: exit {status}, {time.time() - started:.1f} s", flush=True)
         if status == SKIPPED:
             self.skips.append(f"{name}: {output.strip().splitlines()[-1] if output.strip() else 'skipped'}")
@@ -55,11 +72,38 @@ class Runner:
             print("\n".join(output.splitlines()[-40:]), flush=True)
         return status, output
 
-    def python(self, name, script, *options):
-        command = [sys.executable, "-u", str(HERE / script), "--library", self.args.library, *options]
-        status, output = self.run(name, command)
+    def command(self, script, options):
+        return [sys.executable, "-u", str(HERE / script), "--library", self.args.library, *options]
+
+    @staticmethod
+    def result(output):
         results = [line[len("RESULT ") :] for line in output.splitlines() if line.startswith("RESULT ")]
         return json.loads(results[-1]) if results else None
+
+    def python(self, name, script, *options):
+        return self.result(self.run(name, self.command(script, options))[1])
+
+    def series(self, runs, ahead=True):
+        """Yields the result of each (name, script, options), one after the other on the GPU. With `ahead`
+        each starts while the one before is at work, imports what it needs and waits for its turn."""
+        turn, waiting = self.out / "turn", None
+        turn.write_text("-1")
+
+        def begin(number):
+            name, script, options = runs[number]
+            return self.begin(name, self.command(script, options), {**os.environ, "NOFRAG_TURN": f"{turn}:{number}"})
+
+        try:
+            for number in range(len(runs)):
+                current, waiting = waiting or begin(number), None
+                turn.write_text(str(number))
+                waiting = begin(number + 1) if ahead and number + 1 < len(runs) else None
+                yield self.result(self.end(current)[1])
+        finally:
+            if waiting is not None:
+                waiting[1].kill()
+                waiting[1].wait()
+            turn.unlink()
 
     def job(self, name):
         """One job under each allocator; all must give the same numbers to the last bit."""
@@ -72,6 +116,8 @@ class Runner:
                 continue
             results[allocator] = result
             self.rows.append(result)
+            if result.get("died") is not None:
+                self.problems.append(f"{name}-{allocator}: out of memory at step {result['died']['step']}")
         reference = results.get("native")
         for allocator, result in results.items():
             result["identical_to_native"] = reference is not None and result["exact"] == reference["exact"]
@@ -117,7 +163,9 @@ class Runner:
                 self.rows += [{"job": "canary", "seed": int(seed), **row} for row in json.loads(rows.read_text())]
         os.unlink(program)
 
-    def table(self):
+    def jobs_table(self):
+        if not any("exact" in row for row in self.rows):
+            return
         print(f"\n{'job':12} {'allocator':11} {'identical':9} {'steps/s':>8} {'peak live':>10} {'peak reserved':>14} "
               f"{'res/live':>8} {'driver ms':>10} {'after warm-up':>14}")
         for row in self.rows:
@@ -125,8 +173,11 @@ class Runner:
                 continue
             live, held = row["peak_live_bytes"] / GIB, row["peak_reserved_bytes"] / GIB
             driver, steady = ("-" if us is None else f"{us / 1000:.1f}" for us in (row["driver_us"], row["driver_us_after_warmup"]))
-            print(f"{row['job']:12} {row['allocator']:11} {str(row['identical_to_native']):9} {row['steps_per_s']:8.2f} "
+            print(f"{row['job']:12} {row['allocator']:11} {str(row['identical_to_native']):9} {row['steps_per_s'] or 0:8.2f} "
                   f"{live:9.3f}G {held:13.3f}G {held / live:8.4f} {driver:>10} {steady:>14}")
+
+    def table(self):
+        self.jobs_table()
         for row in self.rows:
             if row["job"] == "canary":
                 print(f"canary seed {row['seed']} {row['phase']:6} rounds {row['rounds']} blocks {row['most_live_blocks']} "
@@ -135,6 +186,7 @@ class Runner:
             elif row["job"] == "features":
                 print(f"features: {row['checks'] - len(row['failed'])} of {row['checks']} checks")
         replays.table(self.rows)
+        bars.table(self.rows)
 
     @staticmethod
     def arguments():
@@ -162,7 +214,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--library", default=str(ROOT / "build/release/lib/libnofrag.so"))
     parser.add_argument("--program", help="nofrag; else bin/nofrag beside the library's folder")
-    parser.add_argument("--only", default=",".join(NAMES))
+    parser.add_argument("--only", default=",".join(USUAL))
+    parser.add_argument("--rounds", type=int, default=5, help="most repetitions of a run in serve, limits and small")
     parser.add_argument("--quick", action="store_true", help="fewer steps; for a test run")
     args = parser.parse_args()
     args.library = os.path.abspath(args.library)
@@ -170,14 +223,16 @@ def main():
         parser.error(f"{args.library} does not exist: build it, or give --library")
     args.program = os.path.abspath(args.program or pathlib.Path(args.library).parents[1] / "bin" / "nofrag")
     wanted = args.only.split(",")
-    if set(wanted) - set(NAMES):
-        parser.error("--only takes " + ", ".join(NAMES))
+    if set(wanted) - {*USUAL, *BARS}:
+        parser.error(f"--only takes {', '.join([*USUAL, *BARS])}")
     runner = Runner(args)
     for name in wanted:
-        if name in JOBS:
-            runner.job(name)
+        if name in BARS:
+            BARS[name](runner)
         elif name in replays.CHECKS:
             replays.CHECKS[name](runner)
+        elif name in JOBS:
+            runner.job(name)
         else:
             getattr(runner, name)()
     runner.write()

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Do the judgements of bars.py and oom.py bite? Results are made up here: no GPU, no PyTorch."""
+
+import argparse
+import pathlib
+import tempfile
+import unittest
+
+import bars
+import oom
+import run_all
+
+GIB = 2**30
+
+
+def report(**changed):
+    numbers = {"requested": 2 * GIB, "driver_free": 60 * GIB, "driver_total": 80 * GIB, "live": 11 * GIB, "pending": 0,
+               "reserved": 12 * GIB, "limit": 13 * GIB, "free_handles": GIB // 2, "stranded": GIB // 2,
+               "largest_free_run": 0, "limit_reached": 1}
+    return oom.judge({**numbers, **changed})
+
+
+class Verdicts(unittest.TestCase):
+    def test_what_idle_handles_and_the_limit_cover_is_not_short(self):
+        self.assertEqual(report(requested=GIB * 3 // 2)["verdict"], "not short")
+
+    def test_one_byte_more_is_open_while_the_ends_of_two_handles_may_cover_it(self):
+        self.assertEqual(report(requested=GIB * 3 // 2 + 1)["verdict"], "open")
+        self.assertEqual(report(requested=GIB * 3 // 2 + 2 * oom.HANDLE + 1)["verdict"], "short")
+
+    def test_nothing_stranded_leaves_nothing_open(self):
+        self.assertEqual(report(requested=GIB * 3 // 2 + 1, stranded=0)["verdict"], "short")
+
+    def test_the_driver_counts_where_it_has_less_than_the_limit_allows(self):
+        self.assertEqual(report(requested=GIB * 3 // 2, driver_free=0)["verdict"], "short")
+        self.assertEqual(report(requested=GIB, limit=oom.NO_LIMIT, driver_free=GIB)["verdict"], "not short")
+
+    def test_room_counts_in_whole_granules(self):
+        self.assertEqual(report(limit=12 * GIB + 1)["composable"], GIB // 2)
+
+
+class Judgements(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.runner = object.__new__(run_all.Runner)
+        self.runner.out = pathlib.Path(folder.name)
+        self.runner.args = argparse.Namespace(quick=False, rounds=1, library="none")
+        self.runner.rows, self.runner.problems, self.runner.skips = [], [], []
+
+    def run_of(self, exact=("a", "b", "c"), died=None, step=1.0):
+        return {"exact": list(exact), "died": died, "limit_bytes": None, "steps_per_s": 1.0 / step, "warmup": 1,
+                "peak_live_bytes": GIB, "peak_reserved_bytes": GIB, "driver_us_after_warmup": 0.0, "step_s": [9, step, step]}
+
+    def judge(self, **runs):
+        free = {("nofrag", None): [self.run_of()]}
+        made = {("nofrag", 1.02): runs.get("limited", [self.run_of()]), ("native", 1.02): runs.get("native", [self.run_of()])}
+        bars.judge(self.runner, "limits", "gpt_train", {**free, **made}, bars.step_ratio)
+        return self.runner.problems
+
+    def test_equal_runs_have_no_problem_and_warm_up_is_not_timed(self):
+        self.assertEqual(self.judge(limited=[self.run_of(step=1.5)]), [])
+        row = next(row for row in self.runner.rows if (row["allocator"], row["factor"]) == ("nofrag", 1.02))
+        self.assertEqual(row["over_free"]["median"], 1.5)
+
+    def test_a_loss_that_differs_is_a_problem_under_any_allocator(self):
+        self.assertIn("differ", self.judge(native=[self.run_of("abd")])[0])
+
+    def test_a_death_is_a_problem_under_nofrag_alone(self):
+        dead = self.run_of("a", {"step": 1, "message": "", "report": None})
+        self.assertEqual(self.judge(native=[dead]), [])
+        self.assertIn("out of memory at step 1", self.judge(limited=[dead])[0])
+
+    def serve(self, allocator_of_loss, limit_of_loss, verdict="short", answers="xyz"):
+        def series(runs, ahead=True):
+            for name, _, _ in runs:
+                lost = name.endswith(allocator_of_loss) and f"-{limit_of_loss}-" in name
+                yield {"answers": list(answers if lost else "xyz"), "completed": 3 - lost, "lost": int(lost), "seconds": 1.0,
+                       "truly_short": int(lost and verdict == "short"), "not_short": int(lost and verdict == "not short"),
+                       "peak_live_bytes": GIB, "peak_reserved_bytes": GIB, "losses": []}
+
+        self.runner.series = series
+        bars.serve(self.runner)
+        return self.runner.problems
+
+    def test_a_request_truly_short_may_be_lost_below_the_ample_limit(self):
+        self.assertEqual(self.serve("nofrag", 13, "short"), [])
+
+    def test_one_that_could_have_been_composed_may_not(self):
+        self.assertIn("could have been composed", self.serve("nofrag", 13, "not short")[0])
+
+    def test_nothing_may_be_lost_under_the_ample_limit(self):
+        self.assertIn("1 requests lost", self.serve("nofrag", 16, "short")[0])
+
+    def test_peers_may_lose_but_answer_wrongly_nobody_may(self):
+        self.assertEqual(self.serve("native", 16), [])
+        self.assertIn("other answers", self.serve("expandable", 13, answers="xyw")[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
