@@ -49,7 +49,7 @@ class PhysicalLedger final : public ForwardingDriver {
   void take_touched(std::set<std::uint64_t>* out);
   // The handles of which any of these addresses is a part.
   void handles_of(Extent addresses, std::set<std::uint64_t>* out) const;
-  // Addresses at which handles lie, more than once counted: how far aliasing goes.
+  // At how many addresses the most often mapped handle lies.
   [[nodiscard]] std::size_t most_mappings() const;
 
  private:
