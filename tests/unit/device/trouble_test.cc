@@ -96,15 +96,14 @@ class CaptureAtRung : public DeviceFixture, public testing::WithParamInterface<R
         return 16 * kMiB;
       case Rung::kPressureCallbacks: {
         const VirtAddr kept = allocate(16 * kMiB);
-        allocator_->add_pressure_callback(
-            [this, kept, freed = false](DeviceOrdinal, Bytes) mutable {
-              if (freed) {
-                return false;
-              }
-              freed = true;
-              free(kept);
-              return true;
-            });
+        allocator_->add_pressure_callback([this, kept](DeviceOrdinal, Bytes) {
+          if (relieved_) {
+            return false;
+          }
+          relieved_ = true;
+          free(kept);
+          return true;
+        });
         return 8 * kMiB;
       }
       case Rung::kFailed:
@@ -114,6 +113,8 @@ class CaptureAtRung : public DeviceFixture, public testing::WithParamInterface<R
         return 4 * kMiB;
     }
   }
+
+  bool relieved_ = false;  // the pressure callback has done its part
 };
 
 TEST_P(CaptureAtRung, TheRungIsReachedWithoutOne) {
