@@ -20,10 +20,12 @@ import argparse
 import itertools
 import pathlib
 import re
-import subprocess
 import sys
 
 from replays import ROOT, STEPS, UNLIMITED, Runner, all_traces
+
+sys.path.append(str(ROOT / "tests/cases"))
+import cases_test  # noqa: E402
 
 PEERS = ("torch-native", "torch-expandable")
 # Bars: most that a figure may be.
@@ -182,11 +184,27 @@ def study(runner, traces, conf, cases):
         print(table_row(*[figures.settle() for figures in row]), flush=True)
     runner.save()
     print_groups(rows)
-    judge(rows).print()
+    verdict = judge(rows)
+    ended = []
     if cases:
-        print("\nBar 4, the field cases:\n", flush=True)
-        command = [sys.executable, str(ROOT / "tests/cases/cases_test.py"), "--nofrag", runner.nofrag, "--table"]
-        subprocess.run([*command, "--conf", conf], check=True)
+        manifest = cases_test.checked_manifest()["cases"]
+        ended = cases_test.outcomes(runner.nofrag, conf, manifest)
+        verdict.all_of(4, "field cases end as they must", [case["id"] for case, _, wrong in ended if wrong], len(ended))
+    verdict.print()
+    if ended:
+        print("\nThe field cases:\n")
+        cases_test.print_table(ended)
+    return verdict
+
+
+def compare(verdicts):
+    """The bars of several configurations, a column each."""
+    print("\n## Side by side\n\n| bar | figure | at most | " + " | ".join(f"`{conf or 'default'}`" for conf in verdicts) + " |")
+    print("|---" * (3 + len(verdicts)) + "|")
+    for same_bar in zip(*(verdict.rows for verdict in verdicts.values())):
+        bar, what, _, limit, _ = same_bar[0]
+        cells = [value if held else f"**{value}**" for _, _, value, _, held in same_bar]
+        print(f"| {bar} | {what} | {limit} | " + " | ".join(cells) + " |")
 
 
 def quick(runner, traces, confs):
@@ -234,8 +252,9 @@ def main():
     if args.quick:
         quick(runner, traces, confs)
         return
-    for conf in confs:
-        study(runner, traces, conf, not args.no_cases)
+    verdicts = {conf: study(runner, traces, conf, not args.no_cases) for conf in confs}
+    if len(verdicts) > 1:
+        compare(verdicts)
 
 
 if __name__ == "__main__":

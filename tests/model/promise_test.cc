@@ -6,6 +6,7 @@
 //   promise_test --seeds=N           so many; --first=N starts there
 //   promise_test --seed=N            one program again
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -31,6 +32,7 @@ constexpr Bytes kUnit(512);
 
 std::uint64_t first_seed = 1;
 std::uint64_t seed_count = 400;
+std::uint64_t running_seed = 0;  // for the message of a check that aborts
 
 struct Setting {
   Bytes memory;
@@ -348,6 +350,7 @@ TEST(Promise, WhatCanBeHadIsServed) {
   std::uint64_t refused = 0;
   std::uint64_t compared = 0;
   for (std::uint64_t seed = first_seed; seed < first_seed + seed_count; ++seed) {
+    running_seed = seed;
     Program program(seed);
     program.run();
     served += program.served();
@@ -368,6 +371,14 @@ TEST(Promise, WhatCanBeHadIsServed) {
     EXPECT_GT(served, refused);
     EXPECT_GT(compared, seed_count * 10);
   }
+}
+
+void on_abort(int) {
+  std::fprintf(stderr,
+               "a check failed; replay: promise_test --seed=%llu\n",
+               static_cast<unsigned long long>(running_seed));
+  std::signal(SIGABRT, SIG_DFL);
+  std::abort();
 }
 
 bool number_argument(const char* argument, const char* name, std::uint64_t* out) {
@@ -394,5 +405,6 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
+  std::signal(SIGABRT, on_abort);
   return RUN_ALL_TESTS();
 }
