@@ -22,9 +22,11 @@ namespace {
 
 // With the alias arena free ends of used handles count: a request is refused only if the best free
 // suffix and free prefix of two handles, the idle handles and what the driver and the limit still allow
-// do not cover it, and `stranded` are the bytes between. Without, only whole handles count, and all
-// free bytes of used handles are stranded.
+// do not cover it. Without, only whole handles count.
 constexpr bool kAliasEngine = false;
+// `stranded` are the free bytes between the first and the last used byte of a handle; without, all free
+// bytes of used handles.
+constexpr bool kStrandedBetween = false;
 constexpr std::size_t kMostMappings = kAliasEngine ? 8 : 1;  // addresses of one handle
 
 constexpr DeviceOrdinal kDevice(0);
@@ -119,6 +121,7 @@ class Program {
     Bytes size;  // rounded
     std::uint64_t stream = 0;
     std::uint64_t tag = 0;
+    bool in_pool = false;  // made while a private pool was being filled
   };
 
   [[nodiscard]] SimulatedDeviceSpec spec() const {
@@ -139,10 +142,14 @@ class Program {
   [[nodiscard]] Layout layout() const {
     std::vector<Extent> extents;
     extents.reserve(live_.size());
+    std::set<std::uint64_t> exempt = held_;
     for (const Block& block : live_) {
       extents.push_back({block.address.value(), (block.address + block.size).value()});
+      if (block.in_pool) {
+        ledger_.handles_of(extents.back(), &exempt);
+      }
     }
-    return ledger_.layout(extents, held_);
+    return ledger_.layout(extents, exempt);
   }
 
   // The most that one request may be, by the promise.
@@ -230,12 +237,9 @@ class Program {
     note_held();
     if (address.ok()) {
       ++served_;
-      live_.push_back({address.value(), size, stream, ++tag_});
+      live_.push_back({address.value(), size, stream, ++tag_, filling_});
       expect(sim_.write(id(stream), address.value(), size, tag_).ok(),
              "the block's first kernel meets memory that is not its own");
-      if (filling_) {
-        hold(live_.back());
-      }
       return;
     }
     ++refused_;
@@ -246,7 +250,9 @@ class Program {
            std::to_string(size.count()) + " bytes were refused although " +
                std::to_string(could.count()) + " could be had (" +
                std::to_string(before.composable_whole.count()) + " in whole handles, " +
-               std::to_string(before.composable_ends.count()) + " at their ends)");
+               std::to_string(before.composable_ends.count()) +
+               " at their ends; a handle lies at up to " + std::to_string(ledger_.most_mappings()) +
+               " addresses)");
     expect(allocator_->last_oom().requested == requested, "the report is of another request");
   }
 
@@ -259,7 +265,8 @@ class Program {
     live_.pop_back();
   }
 
-  // ---- the private pool: what it ever touched is exempt until it is released
+  // ---- the private pool: what it ever touched is exempt until it is released, and after that what its
+  // blocks still lie in
   void begin_filling() {
     note_held();
     filling_ = allocator_->begin_allocate_to_pool(pool_, nullptr).ok();
@@ -287,9 +294,6 @@ class Program {
       held_.insert(touched.begin(), touched.end());
     }
   }
-  void hold(const Block& block) {
-    ledger_.handles_of({block.address.value(), (block.address + block.size).value()}, &held_);
-  }
 
   // What the allocator says about itself is what the handles show.
   void compare() {
@@ -302,7 +306,7 @@ class Program {
       return;  // which blocks those are the test does not know
     }
     ++compared_;
-    const Bytes stranded = kAliasEngine ? shown.stranded : shown.beside;
+    const Bytes stranded = kStrandedBetween ? shown.stranded : shown.beside;
     expect(s.stranded == stranded,
            "stranded is " + std::to_string(s.stranded.count()) + ", the handles show " +
                std::to_string(stranded.count()));
