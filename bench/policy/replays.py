@@ -72,6 +72,10 @@ def all_traces(nofrag, quick, given):
     return real + scaled + made + extra
 
 
+class Aborted(Exception):
+    """The program broke; the message has the command."""
+
+
 class Runner:
     """Runs replays two at a time. A run is the `runs` entry of nofrag.replay/1 with the trace's fields added."""
 
@@ -88,7 +92,7 @@ class Runner:
             command += ["--conf", conf]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode not in (0, 4):
-            raise SystemExit(f"{' '.join(command)}\nexit code {done.returncode}: {done.stderr.strip()}")
+            raise Aborted(f"{' '.join(command)}\nexit code {done.returncode}: {done.stderr.strip()}")
         return json.loads(done.stdout)["traces"][0]
 
     def compute(self, trace, allocator, conf, capacity):

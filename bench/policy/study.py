@@ -22,7 +22,7 @@ import pathlib
 import re
 import sys
 
-from replays import ROOT, STEPS, UNLIMITED, Runner, all_traces
+from replays import ROOT, STEPS, UNLIMITED, Aborted, Runner, all_traces
 
 sys.path.append(str(ROOT / "tests/cases"))
 import cases_test  # noqa: E402
@@ -175,16 +175,33 @@ def print_groups(figures):
         print(f"| {group}, mean | {len(rows)} | {means[0]:.4f} | {means[1]:.4f} | {means[2]:.4f} | {means[3]:.2f} |")
 
 
+def settle(rows):
+    """Prints each row once its runs are done: the rows, and the traces at which the program broke."""
+    settled, aborted = [], []
+    for row in rows:
+        trace = row[0].trace
+        try:
+            settled.append([figures.settle() for figures in row])
+            print(table_row(*settled[-1]), flush=True)
+        except Aborted as error:
+            aborted.append(trace.name)
+            print(f"| {trace.group} | {trace.name} | **aborts** |" + " |" * 12, flush=True)
+            print(error, file=sys.stderr)
+    return settled, aborted
+
+
 def study(runner, traces, conf, cases):
     print(f"\n## `{conf or 'default'}`\n")
     rows = [[Figures(runner, trace, name, conf if name == "nofrag" else "") for name in ("nofrag", *PEERS)] for trace in traces]
     print("| group | trace | reserved/live | minimum | from above | growth | steady | at 1.05 | at 1.02 | native | its minimum ", end="")
     print("| expandable | its minimum | from above | growth |\n" + "|---" * 15 + "|")
-    for row in rows:
-        print(table_row(*[figures.settle() for figures in row]), flush=True)
+    rows, aborted = settle(rows)
     runner.save()
+    if not rows:
+        raise SystemExit("no trace came to its end")
     print_groups(rows)
     verdict = judge(rows)
+    verdict.all_of(0, "the program stays up", aborted, len(rows) + len(aborted))
     ended = []
     if cases:
         manifest = cases_test.checked_manifest()["cases"]
@@ -201,9 +218,13 @@ def compare(verdicts):
     """The bars of several configurations, a column each."""
     print("\n## Side by side\n\n| bar | figure | at most | " + " | ".join(f"`{conf or 'default'}`" for conf in verdicts) + " |")
     print("|---" * (3 + len(verdicts)) + "|")
-    for same_bar in zip(*(verdict.rows for verdict in verdicts.values())):
-        bar, what, _, limit, _ = same_bar[0]
-        cells = [value if held else f"**{value}**" for _, _, value, _, held in same_bar]
+    figures = dict.fromkeys((bar, what, limit) for verdict in verdicts.values() for bar, what, _, limit, _ in verdict.rows)
+    for bar, what, limit in figures:
+        cells = []
+        for verdict in verdicts.values():
+            found = [(value, held) for _, name, value, _, held in verdict.rows if name == what] or [("-", True)]
+            value, held = found[0]
+            cells.append(value if held else f"**{value}**")
         print(f"| {bar} | {what} | {limit} | " + " | ".join(cells) + " |")
 
 
@@ -258,4 +279,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Aborted as problem:
+        raise SystemExit(str(problem)) from None
