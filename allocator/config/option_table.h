@@ -46,6 +46,10 @@ struct EnumWords<Backend> {
   static constexpr std::array<std::string_view, 3> kWords = {"auto", "vmm", "plain"};
 };
 template <>
+struct EnumWords<Policy> {
+  static constexpr std::array<std::string_view, 3> kWords = {"balanced", "lean", "fast"};
+};
+template <>
 struct EnumWords<ShareableHandles> {
   static constexpr std::array<std::string_view, 2> kWords = {"none", "fd"};
 };

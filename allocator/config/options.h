@@ -11,6 +11,7 @@
 namespace nofrag {
 
 enum class Backend : unsigned char { kAuto, kVmm, kPlain };
+enum class Policy : unsigned char { kBalanced, kLean, kFast };
 enum class ShareableHandles : unsigned char { kNone, kFd };
 enum class LogLevel : unsigned char { kSilent, kWarning, kInfo };
 enum class StatsMode : unsigned char { kOff, kExit };

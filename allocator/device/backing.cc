@@ -9,31 +9,60 @@
 #include "range/mapping.h"
 
 namespace nofrag {
+namespace {
+
+// How many handles a large request is made of, where their size is free to choose.
+constexpr std::uint64_t kHandlesARequest = 4;
+// Below a twenty-fifth of what there is, memory does not run short soon.
+constexpr std::uint64_t kPlentyShare = 25;
+
+}  // namespace
+
+Bytes DeviceAllocator::Impl::capacity() const {
+  return std::min(physical.limit(), info.total_memory);
+}
 
 bool DeviceAllocator::Impl::within_soft_limit(Bytes more, Bytes request) const {
   const Bytes allocated = live_bytes + pending_bytes;
   const Bytes peak = std::max(peak_allocated, allocated + request);
-  // Up to one full handle more whatever the slack, so that a small job does not grow granule by
-  // granule; but never more than the job itself: one of a megabyte must not hold sixteen.
-  const Bytes floor = std::min(handle_size, peak);
+  // Up to one handle more whatever the slack, so that a small job does not grow granule by granule; but
+  // never more than the job itself: one of a megabyte must not hold sixteen.
+  const Bytes floor = std::min(tuning.handle, peak);
   const auto share =
-      Bytes(static_cast<std::uint64_t>(static_cast<double>(peak.count()) * options.reserve_slack));
+      Bytes(static_cast<std::uint64_t>(static_cast<double>(peak.count()) * tuning.slack));
   const Bytes slack = std::max(floor, share);
   return physical.reserved() + more <= round_up(peak + slack, info.granularity);
 }
 
-// Half-sized handles once half of what there is is taken: near the end finer pieces leave less free
-// memory pinned beside live blocks, and far from it coarse ones cost half the calls.
-Bytes DeviceAllocator::Impl::growth_size() const {
-  const Bytes capacity = std::min(physical.limit(), info.total_memory);
-  const Bytes half = round_up(Bytes(handle_size.count() / 2), info.granularity);
-  return physical.reserved() + physical.reserved() >= capacity ? half : handle_size;
+// A large request is made of fewer, larger handles; all are smaller the nearer the end of what there is:
+// far from it coarse ones cost few calls, near it finer ones leave less free memory beside live blocks.
+// Several streams share less of what is free, so there the finer ones come sooner.
+Bytes DeviceAllocator::Impl::growth_size(Bytes request) const {
+  const Bytes reserved = physical.reserved();
+  const bool half = 2 * reserved >= capacity();
+  const bool end = 100 * reserved >= 85 * capacity();
+  const auto part = [this](Bytes size, std::uint64_t divisor) {
+    return round_up(Bytes(size.count() / divisor), info.granularity);
+  };
+  const Bytes least = part(tuning.handle, end ? 4 : half ? 2 : 1);
+  const Bytes most = part(tuning.largest, !half ? 1 : streams.several() ? 4 : 2);
+  return std::clamp(round_down(Bytes(request.count() / kHandlesARequest), least),
+                    least,
+                    std::max(least, most));
+}
+
+// Should a request get just the granules it needs? Where memory may run short, while that stays cheap.
+bool DeviceAllocator::Impl::exactly() const {
+  return tight || (kPlentyShare * physical.reserved() >= capacity() &&
+                   exact_handles < tuning.exact_handles);
 }
 
 Result<PhysicalHandle> DeviceAllocator::Impl::create(Bytes size) {
   const Result<PhysicalHandle> made = physical.create(size);
   if (made.ok()) {
     emit(EventKind::kCreate, VirtAddr{}, size, StreamId{});
+    exact_handles += size < tuning.handle ? 1U : 0U;
+    note_reserved();
   }
   return made;
 }
@@ -41,6 +70,7 @@ Result<PhysicalHandle> DeviceAllocator::Impl::create(Bytes size) {
 void DeviceAllocator::Impl::give_back(PhysicalHandle handle) {
   emit(EventKind::kRelease, VirtAddr{}, handle.size, StreamId{});
   physical.release(handle);
+  note_reserved();
 }
 
 Status DeviceAllocator::Impl::back(Fill& fill, const Placement& placement) {
@@ -112,13 +142,19 @@ Result<DeviceAllocator::Impl::Piece> DeviceAllocator::Impl::obtain(Fill& fill,
                                                                    const Placement& placement,
                                                                    Bytes want,
                                                                    Bytes room) {
-  const Bytes full = growth_size();
-  const Bytes exact = std::min(want, full);
+  const Bytes full = growth_size(placement.size);
+  Bytes exact = std::min(want, full);
+  // The granule that the block shares with whatever comes next is a handle of its own.
+  const Bytes end = (placement.address - placement.region->range.address) + placement.size;
+  if (tight && exact == want && want > info.granularity && placement.size > 2 * info.granularity &&
+      !(end % info.granularity).is_zero()) {
+    exact = want - info.granularity;
+  }
   const auto grown = [&fill](PhysicalHandle physical_handle) {
     fill.highest = std::max(fill.highest, Rung::kGrow);
     return Piece{physical_handle, nullptr};
   };
-  if (want < full && want + room >= full && within_soft_limit(full, placement.size)) {
+  if (!exactly() && want < full && want + room >= full && within_soft_limit(full, placement.size)) {
     if (const Result<PhysicalHandle> made = create(full); made.ok()) {
       return grown(made.value());
     }
@@ -202,7 +238,7 @@ Result<DeviceAllocator::Impl::Piece> DeviceAllocator::Impl::move_idle(Fill& fill
         return Piece{unmapped.value(), nullptr};
       }
       give_back(unmapped.value());
-      const Result<PhysicalHandle> made = create(std::min(want, growth_size()));
+      const Result<PhysicalHandle> made = create(std::min(want, growth_size(placement.size)));
       if (made.ok()) {
         return Piece{made.value(), nullptr};
       }

@@ -58,9 +58,11 @@ DeviceAllocator::Impl::Composition DeviceAllocator::Impl::plan_composition(Fill&
       wholes.push_back(handle);
     }
   }
-  // Larger first: fewer mappings. Among equals the longest idle.
+  // Larger ones first: fewer mappings. Among equals those whose own addresses are highest: requests
+  // look for the lowest, so what is high stays free for longest.
   std::stable_sort(wholes.begin(), wholes.end(), [](const Handle* a, const Handle* b) {
-    return a->physical.size > b->physical.size;
+    return a->physical.size != b->physical.size ? a->physical.size > b->physical.size
+                                                : a->first_address() > b->first_address();
   });
   const auto addressable = [&](Handle* handle) {
     return can_alias(fill.pool, *handle, fill.wait);

@@ -1,118 +1,117 @@
-// Cuts: an idle handle that a block would only partly use goes back to the driver, and what the block
-// needs is created at the same addresses. So that a small block does not tie up a large handle when
-// memory is short, while every block still lands at the address it would have had.
+// Cuts: an idle handle that a block would only partly use is given back and created again at the same
+// addresses in two or three parts, with boundaries where the block begins and ends. So that a small block
+// does not tie up a large handle when memory is short, while every block still lands at the address it
+// would have had: moving blocks elsewhere to save handles costs more memory than it saves
+// (docs/decisions/0004-alias-arena.md).
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "device/device_impl.h"
 
 namespace nofrag {
+namespace {
 
-// Called when reserved or a limit changed.
+// A smaller block ties up little beside it for long, and there are too many of them.
+constexpr Bytes kSmallestCutFor = 4 * kMiB;
+// What a cut must set free: granules, and this part of the block's size.
+constexpr std::uint64_t kLeastGranules = 2;
+constexpr std::uint64_t kLeastPart = 50;
+
+}  // namespace
+
+// Called whenever reserved or a limit changed.
 void DeviceAllocator::Impl::note_reserved() {
-  static const double ct = getenv("CT") ? atof(getenv("CT")) : 0.5;
-  const Bytes capacity = std::min(physical.limit(), info.total_memory);
-  tight = static_cast<double>(physical.peak_reserved().count()) >= ct * static_cast<double>(capacity.count());
+  tight = 2 * physical.peak_reserved() >= capacity();
 }
 
-// Gives back the idle handles under the placement that it would leave mostly free. True if there were any.
-bool DeviceAllocator::Impl::cut_under(const Placement& placement, Pool& pool) {
-  static const double credit = getenv("CC") ? atof(getenv("CC")) : 150, rate = getenv("CR") ? atof(getenv("CR")) : 0.001;
-  static const unsigned long cm = getenv("CM") ? strtoul(getenv("CM"), nullptr, 10) : 2;
-  static const double rx = getenv("CX") ? atof(getenv("CX")) : 0.1;
-  static const double pe = getenv("PE") ? atof(getenv("PE")) : 0.98, cpe = getenv("CPE") ? atof(getenv("CPE")) : 600;
-  const bool brim = static_cast<double>(physical.reserved().count()) >= pe * static_cast<double>(std::min(physical.limit(), info.total_memory).count());
-  if (!pool.lends() || static_cast<double>(cuts) > (brim ? cpe : credit) + rate * static_cast<double>(allocations)) {
+bool DeviceAllocator::Impl::may_cut(const Pool& pool, Bytes size) const {
+  if (size < kSmallestCutFor || !pool.lends() || filling_pool()) {
     return false;
   }
-  static const double cs = getenv("CS") ? atof(getenv("CS")) : 0;
-  if (placement.size.mib() < cs) { return false; }
-  static const double wp = getenv("WP") ? atof(getenv("WP")) : 0.8;
-  const Bytes capacity = std::min(physical.limit(), info.total_memory);
-  const bool waits = static_cast<double>(physical.reserved().count()) >= wp * static_cast<double>(capacity.count()) && !filling_pool();
-  const auto finished = [&](const Handle& handle) {
-    if (known_done(handle)) {
-      return true;
-    }
-    if (filling_pool()) {
-      return false;
-    }
-    for (const Mapping* m = handle.mappings; m != nullptr; m = m->next) {
-      m->last_uses.all_of([&](StreamClock& clock, Tick tick) {
+  const bool brim = 100 * physical.reserved() >= 99 * capacity();
+  return cuts < (brim ? tuning.cuts_at_the_brim : tuning.cuts);
+}
+
+// Known to be done, after asking once. Never waits: a cut is not worth a stall.
+bool DeviceAllocator::Impl::ask_done(const Handle& handle) {
+  for (const Mapping* m = handle.mappings; m != nullptr; m = m->next) {
+    m->last_uses.all_of([this](StreamClock& clock, Tick tick) {
+      if (!clock.done(tick)) {
         streams.mark_up_to(clock, tick).ignore();
         streams.poll(clock);
-        return true;
-      });
-    }
-    return known_done(handle) || (waits && wait_for_handle(handle).ok());
-  };
+      }
+      return true;
+    });
+  }
+  return known_done(handle);
+}
+
+// Cuts the idle handles that the placement would leave mostly free. True if anything changed there.
+bool DeviceAllocator::Impl::cut_under(const Placement& placement, Pool& pool) {
+  if (!may_cut(pool, placement.size)) {
+    return false;
+  }
   std::vector<Handle*> partly;
-  RangeHeap::for_each_mapping(*placement.region, placement.address, placement.end(), [&](Mapping& mapping) {
-    Handle& handle = *mapping.handle;
-    if (!handle.movable()) {
-      return;
-    }
-    const Bytes used = std::min(mapping.end(), placement.end()) - std::max(mapping.address, placement.address);
-    const Bytes excess = handle.physical.size - used;
-    if (excess >= cm * info.granularity && static_cast<double>(excess.count()) >= rx * static_cast<double>(placement.size.count()) && finished(handle)) {
-      partly.push_back(&handle);
-    }
-  });
-  if (!partly.empty() && streams.several() && !filling_pool()) {
-    settle();
+  RangeHeap::for_each_mapping(
+      *placement.region, placement.address, placement.end(), [&](Mapping& mapping) {
+        Handle& handle = *mapping.handle;
+        const Bytes covered = std::min(mapping.end(), placement.end()) -
+                              std::max(mapping.address, placement.address);
+        const Bytes excess = handle.physical.size - covered;
+        if (handle.movable() && excess >= kLeastGranules * info.granularity &&
+            kLeastPart * excess >= placement.size && ask_done(handle)) {
+          partly.push_back(&handle);
+        }
+      });
+  if (!partly.empty() && streams.several()) {
+    settle();  // what is done is clean, like what is created now: they merge
   }
   bool any = false;
-  static const unsigned long ck = getenv("CK") ? strtoul(getenv("CK"), nullptr, 10) : 2;
   for (Handle* handle : partly) {
-    Mapping* mapping = handle->in(*placement.region);
-    Region& region = *placement.region;
-    const VirtAddr from = mapping->address;
-    const VirtAddr to = mapping->end();
-    const Result<PhysicalHandle> unmapped = unmap_idle(handle);
-    if (!unmapped.ok()) {
-      continue;
-    }
-    give_back(unmapped.value());
-    ++cuts;
-    any = true;
-    // The same addresses again, with boundaries where the block begins and ends.
-    const VirtAddr base = region.range.address;
-    std::vector<VirtAddr> edges;
-    const VirtAddr begin = base + round_down(placement.address - base, info.granularity);
-    const VirtAddr last = base + round_down(placement.end() - base, info.granularity);
-    const VirtAddr end = base + round_up(placement.end() - base, info.granularity);
-    edges.push_back(from);
-    const auto edge = [&](VirtAddr at) {
-      if (at > edges.back() && at < to) {
-        edges.push_back(at);
-      }
-    };
-    edge(begin);
-    if (placement.size > 2 * info.granularity) {
-      edge(last);
-    }
-    edge(end);
-    if (ck > 0 && end < to) {
-      const Bytes step = ck * round_up(placement.size, info.granularity);
-      for (VirtAddr at = std::max(end, from) + step; at < to; at = at + step) {
-        edge(at);
-      }
-    }
-    edges.push_back(to);
-    for (std::size_t i = 0; i + 1 < edges.size(); ++i) {
-      const Result<PhysicalHandle> made = create(edges[i + 1] - edges[i]);
-      if (!made.ok()) {
-        break;
-      }
-      map_pieces(pool, region, edges[i], {{made.value(), nullptr}}).ignore();
-    }
+    any |= cut(placement, pool, handle);
   }
   return any;
 }
 
-// After a cut: what is missing under the placement is created, to the granule.
-Block* DeviceAllocator::Impl::take_cut(Pool& pool, const Placement& placement, Bytes requested, StreamClock& clock) {
+bool DeviceAllocator::Impl::cut(const Placement& placement, Pool& pool, Handle* handle) {
+  Region& region = *placement.region;
+  const Mapping* mapping = handle->in(region);
+  const VirtAddr from = mapping->address;
+  const VirtAddr to = mapping->end();
+  const Result<PhysicalHandle> unmapped = unmap_idle(handle);
+  if (!unmapped.ok()) {
+    return false;
+  }
+  give_back(unmapped.value());
+  ++cuts;
+  const VirtAddr base = region.range.address;
+  const Bytes start = placement.address - base;
+  const Bytes end = start + placement.size;
+  // The granule that the block shares with whatever comes next is a handle of its own.
+  const VirtAddr edges[] = {base + round_down(start, info.granularity),
+                            base + round_down(end, info.granularity),
+                            base + round_up(end, info.granularity),
+                            to};
+  VirtAddr at = from;
+  for (const VirtAddr edge : edges) {
+    if (edge <= at || edge > to) {
+      continue;
+    }
+    const Result<PhysicalHandle> made = create(edge - at);
+    if (!made.ok()) {
+      break;  // what is left stays without memory: the request finds it missing
+    }
+    map_pieces(pool, region, at, {{made.value(), nullptr}}).ignore();
+    at = edge;
+  }
+  return true;
+}
+
+// After a cut: the block at the place that was chosen for it, or nullptr if it could not be backed.
+Block* DeviceAllocator::Impl::take_cut(Pool& pool,
+                                       const Placement& placement,
+                                       Bytes requested,
+                                       StreamClock& clock) {
   Fill fill{pool, clock, ++fills};
   const bool backed = back(fill, placement).ok();
   Block* block = backed ? pool.heap.take(placement, requested, clock) : nullptr;

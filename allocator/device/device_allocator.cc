@@ -31,8 +31,7 @@ DeviceAllocator::Impl::Impl(Driver& device_driver,
       info(std::move(device_info)),
       options(opts),
       virtual_memory(info.virtual_memory && opts.backend != Backend::kPlain),
-      handle_size(virtual_memory ? round_up(opts.handle_size, info.granularity) : Bytes(0)),
-      max_aliases(static_cast<std::uint32_t>(opts.max_aliases)),
+      tuning(tuning_of(opts, virtual_memory ? info.granularity : kMiB)),
       streams(driver, device),
       physical(driver, device, info.granularity),
       space(driver, info.total_memory, virtual_memory ? info.granularity : kMiB),
@@ -343,6 +342,7 @@ Bytes DeviceAllocator::Impl::effective_limit() const {
 void DeviceAllocator::Impl::apply_limits() {
   const Bytes limit = effective_limit();
   physical.set_limit(limit);
+  note_reserved();
   if (physical.reserved() > limit) {
     trim_locked(limit);
   }

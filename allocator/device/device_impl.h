@@ -17,6 +17,7 @@
 
 #include "base/ranked_mutex.h"
 #include "device/device_allocator.h"
+#include "device/tuning.h"
 #include "heap/range_heap.h"
 #include "index/address_map.h"
 #include "physical/physical_memory.h"
@@ -109,8 +110,18 @@ class DeviceAllocator::Impl {
   Result<Piece> move_idle(Fill& fill, const Placement& placement, Bytes want, bool wait);
   Result<PhysicalHandle> create(Bytes size);
   void give_back(PhysicalHandle handle);
-  [[nodiscard]] Bytes growth_size() const;
+  [[nodiscard]] Bytes capacity() const;
+  [[nodiscard]] bool exactly() const;
+  [[nodiscard]] Bytes growth_size(Bytes request) const;
   [[nodiscard]] bool within_soft_limit(Bytes more, Bytes request) const;
+
+  // cut.cc
+  [[nodiscard]] bool may_cut(const Pool& pool, Bytes size) const;
+  bool ask_done(const Handle& handle);
+  bool cut_under(const Placement& placement, Pool& pool);
+  bool cut(const Placement& placement, Pool& pool, Handle* handle);
+  Block* take_cut(Pool& pool, const Placement& placement, Bytes requested, StreamClock& clock);
+  void note_reserved();
 
   // compose.cc
   struct End {
@@ -206,8 +217,7 @@ class DeviceAllocator::Impl {
   const DeviceInfo info;
   const Options options;
   const bool virtual_memory;
-  const Bytes handle_size;  // options.handle_size in whole granules
-  const std::uint32_t max_aliases;
+  const Tuning tuning;
 
   mutable RankedMutex mutex{LockRank::kDevice};
   Streams streams;
@@ -223,6 +233,10 @@ class DeviceAllocator::Impl {
   std::vector<std::vector<StreamUse*>> waiting;
   std::vector<Region*> emptied_views;
   std::uint64_t fills = 0;
+  // Enough of what there is is taken that free memory in used handles matters.
+  bool tight = false;
+  std::uint64_t cuts = 0;
+  std::uint64_t exact_handles = 0;  // made, smaller than usual
   // Plain backend: frees put off while a pool is being filled (a capture may be under way).
   std::vector<Block*> deferred_plain;
 

@@ -6,6 +6,18 @@
 #include "device/device_impl.h"
 
 namespace nofrag {
+namespace {
+
+// Several streams: a request of this size first asks how far the streams have come.
+constexpr Bytes kWorthSettling = kMiB;
+// Several streams: a request of this size that no free run holds may use what other streams are not done
+// with, behind a device-side wait.
+constexpr Bytes kWorthWaiting = 16 * kMiB;
+// What moving a handle counts against mapping it at one more address: it unmaps too, and takes memory
+// from where the next step of a job will look for it.
+constexpr double kMoveCost = 2.0;
+
+}  // namespace
 
 // The innermost pool being filled whose filter accepts the stream, else the default pool.
 Pool& DeviceAllocator::Impl::route(std::unique_lock<RankedMutex>& lock, StreamId stream) {
@@ -45,9 +57,20 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
   if (!virtual_memory) {
     return allocate_plain(size, requested, clock);
   }
-  if (Block* hit = pool.heap.allocate(size, requested, clock)) {
-    ++rungs[static_cast<std::size_t>(Rung::kOwnFree)];
-    return hit;
+  // With several streams what one has finished serves all, and merges with what is beside it.
+  if (size >= kWorthSettling && streams.several() && !filling_pool()) {
+    settle();
+  }
+  if (Block* free = pool.heap.find_free(size, clock)) {
+    const Placement placement{free->region, free->address, size, Bytes(0)};
+    if (!tight || !cut_under(placement, pool)) [[likely]] {
+      ++rungs[static_cast<std::size_t>(Rung::kOwnFree)];
+      return pool.heap.take_front(free, size, requested, clock);
+    }
+    if (Block* block = take_cut(pool, placement, requested, clock)) {
+      count_rung(Rung::kGrow, size);
+      return block;
+    }
   }
   // What streams are done with may fit now.
   if (!filling_pool() && (streams.several() || pending_bytes > Bytes(0))) {
@@ -100,7 +123,9 @@ Result<Block*> DeviceAllocator::Impl::place(
   Fill fill{pool, clock, ++fills};
   fill.wait = effort != Effort::kEasy && !filling_pool();
   // A private pool's memory never changes streams (range_heap.h); elsewhere pressure allows it.
-  fill.cross = fill.wait && !pool.is_private();
+  // A large one does not wait for pressure: making the stream wait costs less than mapping or growing.
+  fill.cross = !filling_pool() && !pool.is_private() &&
+               (fill.wait || (size >= kWorthWaiting && streams.several()));
   const Result<Placement> placement = find_place(fill, size, effort);
   Result<Block*> taken = placement.ok() ? take(fill, placement.value(), requested)
                                         : Result<Block*>(placement.error());
@@ -113,9 +138,15 @@ Result<Placement> DeviceAllocator::Impl::find_place(Fill& fill, Bytes size, Effo
   if (effort == Effort::kLast) {
     return compose(fill, size, plan_composition(fill, size, true));
   }
-  const Result<Placement> found = window(fill, size, effort);
+  Result<Placement> found = window(fill, size, effort);
   if (!found.ok()) {
     return found.error();
+  }
+  if (tight && cut_under(found.value(), fill.pool)) {
+    found.value().missing = Bytes(0);
+    for (const Gap& gap : fill.pool.heap.gaps(found.value())) {
+      found.value().missing += gap.range.size;
+    }
   }
   const Bytes missing = found.value().missing;
   if (missing.is_zero() || within_soft_limit(missing, size)) {
@@ -155,9 +186,9 @@ bool DeviceAllocator::Impl::composing_pays(Fill& fill, const Placement& found, C
     return plan->missing < grown;
   }
   // In mappings; a move unmaps too, and takes memory from where the next step will look for it.
-  const double window_cost = static_cast<double>(aliased.count()) + options.move_cost * static_cast<double>(moved.count());
+  const double window_cost = static_cast<double>(aliased.count()) + kMoveCost * static_cast<double>(moved.count());
   const std::size_t pieces = plan->wholes.size() + (plan->head != nullptr ? 1U : 0U) + (plan->tail != nullptr ? 1U : 0U);
-  return static_cast<double>(pieces) * static_cast<double>(growth_size().count()) <= window_cost;
+  return static_cast<double>(pieces) * static_cast<double>(growth_size(found.size).count()) <= window_cost;
 }
 
 // The place that misses the fewest bytes.

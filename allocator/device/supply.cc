@@ -99,12 +99,12 @@ Mapping* DeviceAllocator::Impl::spare_mapping(const Pool& pool, const Handle& ha
 }
 
 bool DeviceAllocator::Impl::can_alias(const Pool& pool, const Handle& handle, bool wait) const {
-  return handle.mapping_count < max_aliases || spare_mapping(pool, handle, wait) != nullptr;
+  return handle.mapping_count < tuning.aliases || spare_mapping(pool, handle, wait) != nullptr;
 }
 
 // Makes sure that the handle may have one more address.
 Status DeviceAllocator::Impl::make_room(Pool& pool, Handle& handle, bool wait) {
-  if (handle.mapping_count < max_aliases) {
+  if (handle.mapping_count < tuning.aliases) {
     return {};
   }
   Mapping* spare = spare_mapping(pool, handle, wait);

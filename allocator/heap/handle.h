@@ -86,6 +86,14 @@ struct Handle {
 
   [[nodiscard]] bool idle() const { return used.is_zero(); }
   [[nodiscard]] bool movable() const { return idle() && pins == 0; }
+  // Where it was mapped first of all the places it has now.
+  [[nodiscard]] VirtAddr first_address() const {
+    const Mapping* oldest = mappings;
+    while (oldest->next != nullptr) {
+      oldest = oldest->next;
+    }
+    return oldest->address;
+  }
   // Where it is mapped in `region`, or nullptr.
   [[nodiscard]] Mapping* in(const Region& region) const {
     Mapping* mapping = mappings;

@@ -271,20 +271,24 @@ Block* RangeHeap::carve(Region& region, VirtAddr from, VirtAddr to) {
   }
 }
 
-Block* RangeHeap::allocate(Bytes size, Bytes requested, StreamClock& clock) {
+Block* RangeHeap::find_free(Bytes size, const StreamClock& clock) const {
   FreeNode* own = clock.index < dirty_.size() && dirty_[clock.index] != nullptr
                       ? dirty_[clock.index]->index.find(size)
                       : nullptr;
   FreeNode* clean = clean_.index.find(size);
-  FreeNode* node = own;
   // Among equals the stream's own memory, so that clean memory stays for everybody.
-  if (own == nullptr || (clean != nullptr && clean->size < own->size)) {
-    node = clean;
-  }
-  if (node == nullptr) {
-    return nullptr;
-  }
-  auto* block = static_cast<Block*>(node);
+  const bool in_order = size > FreeIndex::kBestFitMax;
+  const bool take_clean =
+      own == nullptr || (clean != nullptr && (in_order ? clean->address < own->address : clean->size < own->size));
+  return static_cast<Block*>(take_clean ? clean : own);
+}
+
+Block* RangeHeap::allocate(Bytes size, Bytes requested, StreamClock& clock) {
+  Block* block = find_free(size, clock);
+  return block == nullptr ? nullptr : take_front(block, size, requested, clock);
+}
+
+Block* RangeHeap::take_front(Block* block, Bytes size, Bytes requested, StreamClock& clock) {
   if (block->size > size) {
     // The rest keeps its node, its mark and so its place in the list by age.
     FreeIndex& index = block->clock == nullptr ? clean_.index : shelf_of(*block->clock).index;

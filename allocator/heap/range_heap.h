@@ -67,6 +67,9 @@ class RangeHeap {
   // pre: nothing is mapped in it.
   void remove_region(Region& region);
 
+  // The free block that a request would be cut from, or nullptr.
+  [[nodiscard]] Block* find_free(Bytes size, const StreamClock& clock) const;
+  Block* take_front(Block* free, Bytes size, Bytes requested, StreamClock& clock);
   // A live block of `size` for `clock` from what is free, or nullptr.
   Block* allocate(Bytes size, Bytes requested, StreamClock& clock);
   // Live or pending -> free. Work of block->clock up to `tick` may still touch it.
@@ -110,6 +113,17 @@ class RangeHeap {
   // The same for a lost one, whose unmapping the driver accepted at last.
   PhysicalHandle detach_lost(Handle* handle);
 
+  // visit(mapping) for every mapping under [from, to); it may not change the region.
+  template <typename Visitor>
+  static void for_each_mapping(const Region& region, VirtAddr from, VirtAddr to, Visitor&& visit) {
+    while (from < to) {
+      Mapping* mapping = mapping_at(region, from);
+      if (mapping != nullptr) {
+        visit(*mapping);
+      }
+      from = mapping != nullptr ? mapping->end() : from + region.heap->granule();
+    }
+  }
   // The mapping at `address` or nullptr.
   [[nodiscard]] static Mapping* mapping_at(const Region& region, VirtAddr address);
   // How many bytes at the handle's front and back are free (all of them if it is idle).

@@ -1,0 +1,41 @@
+#include "device/tuning.h"
+
+#include <algorithm>
+
+namespace nofrag {
+namespace {
+
+Tuning policy_numbers(Policy policy) {
+  switch (policy) {
+    case Policy::kLean:
+      return {4 * kMiB, 16 * kMiB, 0.0, 500, 2000, 4000, 8};
+    case Policy::kFast:
+      return {64 * kMiB, 256 * kMiB, 0.05, 0, 0, 0, 8};
+    case Policy::kBalanced:
+      break;
+  }
+  return {16 * kMiB, 64 * kMiB, 0.01, 45, 600, 500, 8};
+}
+
+}  // namespace
+
+Tuning tuning_of(const Options& options, Bytes granularity) {
+  Tuning tuning = policy_numbers(options.policy);
+  if (!options.handle_size.is_zero()) {
+    tuning.handle = options.handle_size;
+    tuning.largest = 4 * options.handle_size;
+  }
+  tuning.handle = round_up(tuning.handle, granularity);
+  tuning.largest = std::max(tuning.handle, round_up(tuning.largest, granularity));
+  if (options.reserve_slack >= 0.0) {
+    tuning.slack = options.reserve_slack;
+  }
+  if (options.max_cuts >= 0) {
+    tuning.cuts = static_cast<std::uint64_t>(options.max_cuts);
+    tuning.cuts_at_the_brim = std::max(tuning.cuts, options.max_cuts == 0 ? 0 : tuning.cuts_at_the_brim);
+  }
+  tuning.aliases = static_cast<std::uint32_t>(options.max_aliases);
+  return tuning;
+}
+
+}  // namespace nofrag

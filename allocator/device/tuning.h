@@ -1,0 +1,28 @@
+// Tuning: the numbers that a policy stands for, and what the single options change in them.
+//
+// Layer: device. Units: Bytes; shares are fractions.
+// Source of the numbers: the policy study (bench/policy/study.py; docs/decisions/0004-alias-arena.md).
+// Threads: constant. Failure: none.
+#pragma once
+
+#include <cstdint>
+
+#include "base/units.h"
+#include "config/options.h"
+
+namespace nofrag {
+
+struct Tuning {
+  Bytes handle;   // what new memory comes in, while there is plenty
+  Bytes largest;  // the same under large requests
+  // How far reserved memory may grow above the peak of allocated memory before free memory is composed.
+  double slack;
+  std::uint64_t cuts;  // how many idle handles may be cut under blocks (cut.cc) ...
+  std::uint64_t cuts_at_the_brim;  // ... and when next to nothing is left
+  std::uint64_t exact_handles;     // how many small handles may be made before memory is tight
+  std::uint32_t aliases;           // at how many addresses a handle may be mapped
+};
+
+Tuning tuning_of(const Options& options, Bytes granularity);
+
+}  // namespace nofrag
