@@ -1,0 +1,289 @@
+#include "index/run_tree.h"
+
+#include <algorithm>
+
+namespace nofrag {
+namespace {
+
+using Node = RunTree::Node;
+
+constexpr std::uint32_t kFan = RunTree::kFan;
+constexpr std::uint32_t kSparse = 4;       // below it a node looks for a neighbour to merge with
+constexpr std::uint32_t kMergedMost = 12;  // room left, so that it does not split again at once
+
+std::uint64_t key_of(const FreeNode& run) {
+  return run.address.value();
+}
+
+Bytes longest_in(const Node& node) {
+  Bytes longest;
+  for (std::uint32_t i = 0; i < node.count; ++i) {
+    longest = std::max(longest, node.sizes[i]);
+  }
+  return longest;
+}
+
+// All of them, used or not: without a branch, because one on the data would be guessed wrong.
+std::uint32_t count_below(const Node& node, std::uint64_t key) {
+  std::uint32_t below = 0;
+  for (const std::uint64_t k : node.keys) {
+    below += k < key ? 1U : 0U;
+  }
+  return below;
+}
+
+// The last child whose key is not above; keys below all go to the first child.
+std::uint32_t child_for(const Node& node, std::uint64_t key) {
+  std::uint32_t not_above = 0;
+  for (const std::uint64_t k : node.keys) {
+    not_above += k <= key ? 1U : 0U;
+  }
+  return not_above == 0 ? 0 : not_above - 1;
+}
+
+// The first slot with at least `size`, or node.count.
+std::uint32_t first_long(const Node& node, Bytes size) {
+  std::uint32_t i = 0;
+  while (i < node.count && node.sizes[i] < size) {
+    ++i;
+  }
+  return i;
+}
+
+// The lines of a node are asked for together: one wait a level, not one a line.
+void prefetch(const Node* node) {
+  for (std::size_t line = 0; line < sizeof(Node); line += 64) {
+    __builtin_prefetch(reinterpret_cast<const std::byte*>(node) + line);
+  }
+}
+
+void put(Node& node, std::uint32_t at, std::uint64_t key, Bytes size, RunTree::Slot slot) {
+  for (std::uint32_t i = node.count; i > at; --i) {
+    node.keys[i] = node.keys[i - 1];
+    node.sizes[i] = node.sizes[i - 1];
+    node.slots[i] = node.slots[i - 1];
+  }
+  ++node.count;
+  node.keys[at] = key;
+  node.sizes[at] = size;
+  node.slots[at] = slot;
+}
+
+void cut(Node& node, std::uint32_t at) {
+  const std::uint32_t last = --node.count;
+  for (std::uint32_t i = at; i < last; ++i) {
+    node.keys[i] = node.keys[i + 1];
+    node.sizes[i] = node.sizes[i + 1];
+    node.slots[i] = node.slots[i + 1];
+  }
+  node.keys[last] = RunTree::kNoKey;
+}
+
+// The slots of `from` from `first` on become the last ones of `to`.
+void move_slots(Node& from, std::uint32_t first, Node& to) {
+  for (std::uint32_t i = first; i < from.count; ++i) {
+    put(to, to.count, from.keys[i], from.sizes[i], from.slots[i]);
+    from.keys[i] = RunTree::kNoKey;
+  }
+  from.count = first;
+}
+
+Node* make_node(RunTree::Pool& pool) {
+  Node* node = pool.make();
+  NOFRAG_CHECK(node != nullptr, "no host memory for the free index");
+  return node;
+}
+
+// Makes room in the full child at `at` for `key`. Runs that come in order leave full nodes behind.
+void split_child(Node& parent, std::uint32_t at, std::uint64_t key, RunTree::Pool& pool) {
+  Node& child = *parent.slots[at].child;
+  std::uint32_t kept = kFan / 2;
+  if (key > child.keys[kFan - 1]) {
+    kept = kFan - 2;
+  } else if (key < child.keys[0]) {
+    kept = 2;
+  }
+  Node* right = make_node(pool);
+  move_slots(child, kept, *right);
+  parent.sizes[at] = longest_in(child);
+  put(parent, at + 1, right->keys[0], longest_in(*right), {.child = right});
+}
+
+void merge_child(Node& parent, std::uint32_t at, RunTree::Pool& pool) {
+  const auto together = [&parent](std::uint32_t left) {
+    return parent.slots[left].child->count + parent.slots[left + 1].child->count <= kMergedMost;
+  };
+  std::uint32_t left = at;
+  if (at > 0 && together(at - 1)) {
+    left = at - 1;
+  } else if (at + 1 == parent.count || !together(at)) {
+    return;
+  }
+  Node* right = parent.slots[left + 1].child;
+  move_slots(*right, 0, *parent.slots[left].child);
+  parent.sizes[left] = std::max(parent.sizes[left], parent.sizes[left + 1]);
+  pool.destroy(right);
+  cut(parent, left + 1);
+}
+
+}  // namespace
+
+// Sizes and slots beyond count are never read.
+// NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init)
+RunTree::Node::Node() {
+  std::fill(std::begin(keys), std::end(keys), kNoKey);
+}
+
+Bytes RunTree::longest() const {
+  if (empty()) {
+    return Bytes();
+  }
+  return height_ == 0 ? top_.run->size : longest_in(*top_.child);
+}
+
+void RunTree::add_level(Pool& pool) {
+  Node* node = make_node(pool);
+  if (height_ == 0) {
+    put(*node, 0, key_of(*top_.run), top_.run->size, top_);
+  } else {
+    put(*node, 0, top_.child->keys[0], longest_in(*top_.child), top_);
+  }
+  top_.child = node;
+  NOFRAG_CHECK(++height_ <= kMaxHeight, "free index out of levels");
+}
+
+void RunTree::insert(FreeNode* run, Pool& pool) {
+  if (empty()) {
+    top_.run = run;
+    return;
+  }
+  const std::uint64_t key = key_of(*run);
+  if (height_ == 0) {
+    add_level(pool);
+  } else if (top_.child->count == kFan) {
+    add_level(pool);
+    split_child(*top_.child, 0, key, pool);
+  }
+  Node* node = top_.child;
+  for (std::uint32_t level = height_ - 1; level > 0; --level) {
+    std::uint32_t i = child_for(*node, key);
+    prefetch(node->slots[i].child);
+    if (node->slots[i].child->count == kFan) {
+      split_child(*node, i, key, pool);
+      i += key >= node->keys[i + 1] ? 1 : 0;
+    }
+    node->keys[i] = std::min(node->keys[i], key);
+    node->sizes[i] = std::max(node->sizes[i], run->size);
+    node = node->slots[i].child;
+  }
+  const std::uint32_t at = count_below(*node, key);
+  NOFRAG_CHECK(at == node->count || node->keys[at] != key, "free run is in the index already");
+  put(*node, at, key, run->size, {.run = run});
+}
+
+void RunTree::erase(const FreeNode* run, Pool& pool) {
+  const char* const absent = "free run is not in the index where its address and size say";
+  if (height_ == 0) {
+    NOFRAG_CHECK(top_.run == run, absent);
+    top_.run = nullptr;
+    return;
+  }
+  const std::uint64_t key = key_of(*run);
+  Path path;
+  Node* node = top_.child;
+  for (std::uint32_t level = height_ - 1; level > 0; --level) {
+    path.nodes[level] = node;
+    path.slots[level] = child_for(*node, key);
+    node = node->slots[path.slots[level]].child;
+    prefetch(node);
+  }
+  path.nodes[0] = node;
+  const std::uint32_t at = count_below(*node, key);
+  NOFRAG_CHECK(at < node->count && node->slots[at].run == run && node->sizes[at] == run->size,
+               absent);
+  cut(*node, at);
+  mend(path, run->size, pool);
+}
+
+// After a run of `erased` bytes left the leaf at the end of the path: longest runs and fill.
+void RunTree::mend(const Path& path, Bytes erased, Pool& pool) {
+  for (std::uint32_t level = 1; level < height_; ++level) {
+    Node& child = *path.nodes[level - 1];
+    Node& parent = *path.nodes[level];
+    const std::uint32_t at = path.slots[level];
+    if (child.count == 0) {
+      pool.destroy(&child);
+      cut(parent, at);
+      continue;
+    }
+    bool changed = false;
+    if (parent.sizes[at] == erased) {
+      parent.sizes[at] = longest_in(child);
+      changed = parent.sizes[at] != erased;
+    }
+    if (child.count < kSparse) {
+      merge_child(parent, at, pool);
+    } else if (!changed) {
+      break;
+    }
+  }
+  drop_levels(pool);
+}
+
+void RunTree::drop_levels(Pool& pool) {
+  while (height_ > 0 && top_.child->count <= 1) {
+    Node* node = top_.child;
+    top_ = node->count == 0 ? Slot{nullptr} : node->slots[0];
+    height_ = top_.child == nullptr ? 0 : height_ - 1;
+    pool.destroy(node);
+  }
+}
+
+FreeNode* RunTree::first_fit(Bytes size) const {
+  if (height_ == 0) {
+    return empty() || top_.run->size < size ? nullptr : top_.run;
+  }
+  const Node* node = top_.child;
+  std::uint32_t at = first_long(*node, size);
+  if (at == node->count) {
+    return nullptr;
+  }
+  for (std::uint32_t level = height_ - 1; level > 0; --level) {
+    node = node->slots[at].child;
+    prefetch(node);
+    at = first_long(*node, size);
+  }
+  return node->slots[at].run;
+}
+
+void RunTree::check_node(const Node& node,
+                         std::uint32_t level,
+                         std::uint64_t from,
+                         std::uint64_t to) {
+  NOFRAG_CHECK(node.count > 0 && node.count <= kFan, "an empty or overfull tree node");
+  for (std::uint32_t i = 0; i < node.count; ++i) {
+    const std::uint64_t next = i + 1 < node.count ? node.keys[i + 1] : to;
+    NOFRAG_CHECK(node.keys[i] >= from && node.keys[i] < next, "keys out of order");
+    if (level == 0) {
+      const FreeNode& run = *node.slots[i].run;
+      NOFRAG_CHECK(key_of(run) == node.keys[i] && run.size == node.sizes[i],
+                   "a free run changed while it was in the index");
+      continue;
+    }
+    const Node& child = *node.slots[i].child;
+    NOFRAG_CHECK(node.sizes[i] == longest_in(child), "a subtree's longest run is not that");
+    check_node(child, level - 1, node.keys[i], next);
+  }
+  for (std::uint32_t i = node.count; i < kFan; ++i) {
+    NOFRAG_CHECK(node.keys[i] == kNoKey, "an unused key looks used");
+  }
+}
+
+void RunTree::check() const {
+  if (height_ > 0) {
+    NOFRAG_CHECK(top_.child->count > 1, "a level for nothing");
+    check_node(*top_.child, height_ - 1, 0, kNoKey);
+  }
+}
+
+}  // namespace nofrag
