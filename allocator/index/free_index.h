@@ -47,7 +47,7 @@ class FreeIndex {
   [[nodiscard]] FreeNode* find(Bytes size) const;
   // The longest run (of several the lowest address), or nullptr.
   [[nodiscard]] FreeNode* largest() const;
-  // Visits at most `at_most` runs, bin by bin from the longest down, a bin's runs by address.
+  // Visits at most `at_most` runs, bin by bin from the longest down, order inside a bin free.
   // `visit` must not change the index.
   template <typename Visitor>
   void for_largest(std::size_t at_most, Visitor&& visit) const {

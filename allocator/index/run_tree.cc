@@ -23,16 +23,8 @@ Bytes longest_in(const Node& node) {
   return longest;
 }
 
-// All of them, used or not: without a branch, because one on the data would be guessed wrong.
-std::uint32_t count_below(const Node& node, std::uint64_t key) {
-  std::uint32_t below = 0;
-  for (const std::uint64_t k : node.keys) {
-    below += k < key ? 1U : 0U;
-  }
-  return below;
-}
-
-// The last child whose key is not above; keys below all go to the first child.
+// The last child whose key is not above; keys below all go to the first child. Looks at all keys, used
+// or not, without a branch: one on the data would be guessed wrong.
 std::uint32_t child_for(const Node& node, std::uint64_t key) {
   std::uint32_t not_above = 0;
   for (const std::uint64_t k : node.keys) {
@@ -41,13 +33,25 @@ std::uint32_t child_for(const Node& node, std::uint64_t key) {
   return not_above == 0 ? 0 : not_above - 1;
 }
 
-// The first slot with at least `size`, or node.count.
+// An inner node's first slot with at least `size`, or node.count.
 std::uint32_t first_long(const Node& node, Bytes size) {
   std::uint32_t i = 0;
   while (i < node.count && node.sizes[i] < size) {
     ++i;
   }
   return i;
+}
+
+// The leaf's run of at least `size` with the lowest address, or nullptr.
+FreeNode* lowest_fit(const Node& leaf, Bytes size) {
+  FreeNode* lowest = nullptr;
+  std::uint64_t key = RunTree::kNoKey;
+  for (std::uint32_t i = 0; i < leaf.count; ++i) {
+    const bool better = leaf.sizes[i] >= size && leaf.keys[i] < key;
+    key = better ? leaf.keys[i] : key;
+    lowest = better ? leaf.slots[i].run : lowest;
+  }
+  return lowest;
 }
 
 // The lines of a node are asked for together: one wait a level, not one a line.
@@ -57,6 +61,7 @@ void prefetch(const Node* node) {
   }
 }
 
+// Keeps the order.
 void put(Node& node, std::uint32_t at, std::uint64_t key, Bytes size, RunTree::Slot slot) {
   for (std::uint32_t i = node.count; i > at; --i) {
     node.keys[i] = node.keys[i - 1];
@@ -69,6 +74,7 @@ void put(Node& node, std::uint32_t at, std::uint64_t key, Bytes size, RunTree::S
   node.slots[at] = slot;
 }
 
+// Keeps the order.
 void cut(Node& node, std::uint32_t at) {
   const std::uint32_t last = --node.count;
   for (std::uint32_t i = at; i < last; ++i) {
@@ -79,10 +85,29 @@ void cut(Node& node, std::uint32_t at) {
   node.keys[last] = RunTree::kNoKey;
 }
 
+void append(Node& node, std::uint64_t key, Bytes size, RunTree::Slot slot) {
+  const std::uint32_t at = node.count++;
+  node.keys[at] = key;
+  node.sizes[at] = size;
+  node.slots[at] = slot;
+}
+
+void sort(Node& leaf) {
+  Node sorted;
+  for (std::uint32_t i = 0; i < leaf.count; ++i) {
+    std::uint32_t at = sorted.count;
+    while (at > 0 && sorted.keys[at - 1] > leaf.keys[i]) {
+      --at;
+    }
+    put(sorted, at, leaf.keys[i], leaf.sizes[i], leaf.slots[i]);
+  }
+  leaf = sorted;
+}
+
 // The slots of `from` from `first` on become the last ones of `to`.
 void move_slots(Node& from, std::uint32_t first, Node& to) {
   for (std::uint32_t i = first; i < from.count; ++i) {
-    put(to, to.count, from.keys[i], from.sizes[i], from.slots[i]);
+    append(to, from.keys[i], from.sizes[i], from.slots[i]);
     from.keys[i] = RunTree::kNoKey;
   }
   from.count = first;
@@ -95,8 +120,12 @@ Node* make_node(RunTree::Pool& pool) {
 }
 
 // Makes room in the full child at `at` for `key`. Runs that come in order leave full nodes behind.
-void split_child(Node& parent, std::uint32_t at, std::uint64_t key, RunTree::Pool& pool) {
+void split_child(
+    Node& parent, std::uint32_t at, bool leaf, std::uint64_t key, RunTree::Pool& pool) {
   Node& child = *parent.slots[at].child;
+  if (leaf) {
+    sort(child);
+  }
   std::uint32_t kept = kFan / 2;
   if (key > child.keys[kFan - 1]) {
     kept = kFan - 2;
@@ -144,9 +173,10 @@ Bytes RunTree::longest() const {
 void RunTree::add_level(Pool& pool) {
   Node* node = make_node(pool);
   if (height_ == 0) {
-    put(*node, 0, key_of(*top_.run), top_.run->size, top_);
+    append(*node, key_of(*top_.run), top_.run->size, top_);
   } else {
-    put(*node, 0, top_.child->keys[0], longest_in(*top_.child), top_);
+    // A leaf is in no order; 0 is a lower bound as good as any.
+    append(*node, 0, longest_in(*top_.child), top_);
   }
   top_.child = node;
   NOFRAG_CHECK(++height_ <= kMaxHeight, "free index out of levels");
@@ -162,23 +192,21 @@ void RunTree::insert(FreeNode* run, Pool& pool) {
     add_level(pool);
   } else if (top_.child->count == kFan) {
     add_level(pool);
-    split_child(*top_.child, 0, key, pool);
+    split_child(*top_.child, 0, height_ == 2, key, pool);
   }
   Node* node = top_.child;
   for (std::uint32_t level = height_ - 1; level > 0; --level) {
     std::uint32_t i = child_for(*node, key);
     prefetch(node->slots[i].child);
     if (node->slots[i].child->count == kFan) {
-      split_child(*node, i, key, pool);
+      split_child(*node, i, level == 1, key, pool);
       i += key >= node->keys[i + 1] ? 1 : 0;
     }
     node->keys[i] = std::min(node->keys[i], key);
     node->sizes[i] = std::max(node->sizes[i], run->size);
     node = node->slots[i].child;
   }
-  const std::uint32_t at = count_below(*node, key);
-  NOFRAG_CHECK(at == node->count || node->keys[at] != key, "free run is in the index already");
-  put(*node, at, key, run->size, {.run = run});
+  append(*node, key, run->size, {.run = run});
 }
 
 void RunTree::erase(const FreeNode* run, Pool& pool) {
@@ -198,11 +226,20 @@ void RunTree::erase(const FreeNode* run, Pool& pool) {
     prefetch(node);
   }
   path.nodes[0] = node;
-  const std::uint32_t at = count_below(*node, key);
-  NOFRAG_CHECK(at < node->count && node->slots[at].run == run && node->sizes[at] == run->size,
-               absent);
-  cut(*node, at);
-  mend(path, run->size, pool);
+  std::uint32_t at = 0;
+  while (at < node->count && node->slots[at].run != run) {
+    ++at;
+  }
+  NOFRAG_CHECK(at < node->count && node->keys[at] == key && node->sizes[at] == run->size, absent);
+  const std::uint32_t last = --node->count;
+  node->keys[at] = node->keys[last];
+  node->sizes[at] = node->sizes[last];
+  node->slots[at] = node->slots[last];
+  if (height_ > 1) {
+    mend(path, run->size, pool);
+  } else if (last == 0) {
+    drop_levels(pool);
+  }
 }
 
 // After a run of `erased` bytes left the leaf at the end of the path: longest runs and fill.
@@ -230,11 +267,12 @@ void RunTree::mend(const Path& path, Bytes erased, Pool& pool) {
   drop_levels(pool);
 }
 
+// A leaf stays until it is empty: a tree of one run and two by turns makes and drops nothing.
 void RunTree::drop_levels(Pool& pool) {
-  while (height_ > 0 && top_.child->count <= 1) {
+  while (height_ > 0 && top_.child->count <= (height_ > 1 ? 1U : 0U)) {
     Node* node = top_.child;
     top_ = node->count == 0 ? Slot{nullptr} : node->slots[0];
-    height_ = top_.child == nullptr ? 0 : height_ - 1;
+    height_ = node->count == 0 ? 0 : height_ - 1;
     pool.destroy(node);
   }
 }
@@ -244,16 +282,15 @@ FreeNode* RunTree::first_fit(Bytes size) const {
     return empty() || top_.run->size < size ? nullptr : top_.run;
   }
   const Node* node = top_.child;
-  std::uint32_t at = first_long(*node, size);
-  if (at == node->count) {
-    return nullptr;
-  }
   for (std::uint32_t level = height_ - 1; level > 0; --level) {
+    const std::uint32_t at = first_long(*node, size);
+    if (at == node->count) {
+      return nullptr;
+    }
     node = node->slots[at].child;
     prefetch(node);
-    at = first_long(*node, size);
   }
-  return node->slots[at].run;
+  return lowest_fit(*node, size);
 }
 
 void RunTree::check_node(const Node& node,
@@ -261,15 +298,20 @@ void RunTree::check_node(const Node& node,
                          std::uint64_t from,
                          std::uint64_t to) {
   NOFRAG_CHECK(node.count > 0 && node.count <= kFan, "an empty or overfull tree node");
+  if (level == 0) {
+    for (std::uint32_t i = 0; i < node.count; ++i) {
+      const FreeNode& run = *node.slots[i].run;
+      NOFRAG_CHECK(node.keys[i] >= from && node.keys[i] < to, "a run in the wrong leaf");
+      NOFRAG_CHECK(key_of(run) == node.keys[i] && run.size == node.sizes[i],
+                   "a free run changed while it was in the index");
+      NOFRAG_CHECK(std::count(node.keys, node.keys + node.count, node.keys[i]) == 1,
+                   "a free run is in the index twice");
+    }
+    return;
+  }
   for (std::uint32_t i = 0; i < node.count; ++i) {
     const std::uint64_t next = i + 1 < node.count ? node.keys[i + 1] : to;
     NOFRAG_CHECK(node.keys[i] >= from && node.keys[i] < next, "keys out of order");
-    if (level == 0) {
-      const FreeNode& run = *node.slots[i].run;
-      NOFRAG_CHECK(key_of(run) == node.keys[i] && run.size == node.sizes[i],
-                   "a free run changed while it was in the index");
-      continue;
-    }
     const Node& child = *node.slots[i].child;
     NOFRAG_CHECK(node.sizes[i] == longest_in(child), "a subtree's longest run is not that");
     check_node(child, level - 1, node.keys[i], next);
@@ -281,7 +323,7 @@ void RunTree::check_node(const Node& node,
 
 void RunTree::check() const {
   if (height_ > 0) {
-    NOFRAG_CHECK(top_.child->count > 1, "a level for nothing");
+    NOFRAG_CHECK(height_ == 1 || top_.child->count > 1, "a level for nothing");
     check_node(*top_.child, height_ - 1, 0, kNoKey);
   }
 }

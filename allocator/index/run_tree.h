@@ -5,9 +5,10 @@
 // Units: bytes.
 // A B+-tree whose inner entries carry the longest run below them, so that "the lowest address of at
 // least S bytes" is one descent. Addresses and sizes are kept in the tree: no search reads a run but
-// the one that it returns. A single run needs no node.
-// Invariants: addresses ascend; an inner entry's key is a lower bound of its child's keys and its size
-// their greatest; no node is empty; keys_ beyond count are kNoKey (check()).
+// the one that it returns. Inner nodes are in order; a leaf is a bag of at most kFan runs, so that most
+// changes are one write. A single run needs no node.
+// Invariants: inner keys ascend; an inner entry's key is a lower bound of its child's keys and its size
+// the greatest below it; no node is empty; an inner node's unused keys are kNoKey (check()).
 // Threads: none; the owner's lock. Failure: aborts without host memory for a node.
 // Cost: O(log n), and that is the worst case; a level is one round of cache misses.
 // Decision: docs/decisions/0004-free-index.md
@@ -46,6 +47,7 @@ class RunTree {
   };
   using Pool = ObjectPool<Node, (std::size_t{64} << 10)>;
 
+  // pre: `run` is not in the tree.
   void insert(FreeNode* run, Pool& pool);
   // pre: `run` is in the tree, its address and size unchanged since.
   void erase(const FreeNode* run, Pool& pool);
@@ -56,7 +58,7 @@ class RunTree {
   // The size of the longest run; 0 = the tree is empty.
   [[nodiscard]] Bytes longest() const;
 
-  // visit(run) in address order until it says false; true if it never did.
+  // visit(run), leaf by leaf in address order, until it says false; true if it never did.
   template <typename Visitor>
   bool all_of(Visitor&& visit) const {
     return empty() || all_below(top_, height_, visit);
