@@ -30,9 +30,9 @@ class FreeIndex {
  public:
   static constexpr Bytes kUnit{512};
   static constexpr Bytes kBestFitMax = 16 * kMiB;
-  static constexpr std::uint32_t kSubBits = 5;
+  static constexpr std::uint32_t kSubBits = 3;
   static constexpr std::uint32_t kSubBins = 1U << kSubBits;
-  static constexpr std::uint32_t kBins = 1152;  // runs below 2^49 B
+  static constexpr std::uint32_t kBins = 320;  // runs below 2^49 B
 
   // The bin a run of `size` is kept in; may be beyond kBins.
   static std::uint32_t bin_of(Bytes size);

@@ -6,6 +6,7 @@ namespace nofrag {
 namespace {
 
 using Node = RunTree::Node;
+using Entry = RunTree::Entry;
 
 constexpr std::uint32_t kFan = RunTree::kFan;
 constexpr std::uint32_t kSparse = 4;       // below it a node looks for a neighbour to merge with
@@ -18,17 +19,17 @@ std::uint64_t key_of(const FreeNode& run) {
 Bytes longest_in(const Node& node) {
   Bytes longest;
   for (std::uint32_t i = 0; i < node.count; ++i) {
-    longest = std::max(longest, node.sizes[i]);
+    longest = std::max(longest, node.entries[i].size);
   }
   return longest;
 }
 
-// The last child whose key is not above; keys below all go to the first child. Looks at all keys, used
-// or not, without a branch: one on the data would be guessed wrong.
+// The last child whose key is not above; keys below all go to the first child. Looks at every key: one
+// guess on where to stop would cost more.
 std::uint32_t child_for(const Node& node, std::uint64_t key) {
   std::uint32_t not_above = 0;
-  for (const std::uint64_t k : node.keys) {
-    not_above += k <= key ? 1U : 0U;
+  for (std::uint32_t i = 0; i < node.count; ++i) {
+    not_above += node.entries[i].key <= key ? 1U : 0U;
   }
   return not_above == 0 ? 0 : not_above - 1;
 }
@@ -36,7 +37,7 @@ std::uint32_t child_for(const Node& node, std::uint64_t key) {
 // An inner node's first slot with at least `size`, or node.count.
 std::uint32_t first_long(const Node& node, Bytes size) {
   std::uint32_t i = 0;
-  while (i < node.count && node.sizes[i] < size) {
+  while (i < node.count && node.entries[i].size < size) {
     ++i;
   }
   return i;
@@ -47,9 +48,9 @@ FreeNode* lowest_fit(const Node& leaf, Bytes size) {
   FreeNode* lowest = nullptr;
   std::uint64_t key = RunTree::kNoKey;
   for (std::uint32_t i = 0; i < leaf.count; ++i) {
-    const bool better = leaf.sizes[i] >= size && leaf.keys[i] < key;
-    key = better ? leaf.keys[i] : key;
-    lowest = better ? leaf.slots[i].run : lowest;
+    const bool better = leaf.entries[i].size >= size && leaf.entries[i].key < key;
+    key = better ? leaf.entries[i].key : key;
+    lowest = better ? leaf.entries[i].slot.run : lowest;
   }
   return lowest;
 }
@@ -62,54 +63,22 @@ void prefetch(const Node* node) {
 }
 
 // Keeps the order.
-void put(Node& node, std::uint32_t at, std::uint64_t key, Bytes size, RunTree::Slot slot) {
-  for (std::uint32_t i = node.count; i > at; --i) {
-    node.keys[i] = node.keys[i - 1];
-    node.sizes[i] = node.sizes[i - 1];
-    node.slots[i] = node.slots[i - 1];
-  }
+void put(Node& node, std::uint32_t at, const Entry& entry) {
+  std::copy_backward(node.entries + at, node.entries + node.count, node.entries + node.count + 1);
+  node.entries[at] = entry;
   ++node.count;
-  node.keys[at] = key;
-  node.sizes[at] = size;
-  node.slots[at] = slot;
 }
 
 // Keeps the order.
 void cut(Node& node, std::uint32_t at) {
-  const std::uint32_t last = --node.count;
-  for (std::uint32_t i = at; i < last; ++i) {
-    node.keys[i] = node.keys[i + 1];
-    node.sizes[i] = node.sizes[i + 1];
-    node.slots[i] = node.slots[i + 1];
-  }
-  node.keys[last] = RunTree::kNoKey;
+  std::copy(node.entries + at + 1, node.entries + node.count, node.entries + at);
+  --node.count;
 }
 
-void append(Node& node, std::uint64_t key, Bytes size, RunTree::Slot slot) {
-  const std::uint32_t at = node.count++;
-  node.keys[at] = key;
-  node.sizes[at] = size;
-  node.slots[at] = slot;
-}
-
-void sort(Node& leaf) {
-  Node sorted;
-  for (std::uint32_t i = 0; i < leaf.count; ++i) {
-    std::uint32_t at = sorted.count;
-    while (at > 0 && sorted.keys[at - 1] > leaf.keys[i]) {
-      --at;
-    }
-    put(sorted, at, leaf.keys[i], leaf.sizes[i], leaf.slots[i]);
-  }
-  leaf = sorted;
-}
-
-// The slots of `from` from `first` on become the last ones of `to`.
-void move_slots(Node& from, std::uint32_t first, Node& to) {
-  for (std::uint32_t i = first; i < from.count; ++i) {
-    append(to, from.keys[i], from.sizes[i], from.slots[i]);
-    from.keys[i] = RunTree::kNoKey;
-  }
+// The entries of `from` from `first` on become the last ones of `to`.
+void move_entries(Node& from, std::uint32_t first, Node& to) {
+  std::copy(from.entries + first, from.entries + from.count, to.entries + to.count);
+  to.count += from.count - first;
   from.count = first;
 }
 
@@ -122,25 +91,28 @@ Node* make_node(RunTree::Pool& pool) {
 // Makes room in the full child at `at` for `key`. Runs that come in order leave full nodes behind.
 void split_child(
     Node& parent, std::uint32_t at, bool leaf, std::uint64_t key, RunTree::Pool& pool) {
-  Node& child = *parent.slots[at].child;
+  Node& child = *parent.entries[at].slot.child;
   if (leaf) {
-    sort(child);
+    std::sort(child.entries, child.entries + child.count, [](const Entry& a, const Entry& b) {
+      return a.key < b.key;
+    });
   }
   std::uint32_t kept = kFan / 2;
-  if (key > child.keys[kFan - 1]) {
+  if (key > child.entries[kFan - 1].key) {
     kept = kFan - 2;
-  } else if (key < child.keys[0]) {
+  } else if (key < child.entries[0].key) {
     kept = 2;
   }
   Node* right = make_node(pool);
-  move_slots(child, kept, *right);
-  parent.sizes[at] = longest_in(child);
-  put(parent, at + 1, right->keys[0], longest_in(*right), {.child = right});
+  move_entries(child, kept, *right);
+  parent.entries[at].size = longest_in(child);
+  put(parent, at + 1, {right->entries[0].key, longest_in(*right), {.child = right}});
 }
 
 void merge_child(Node& parent, std::uint32_t at, RunTree::Pool& pool) {
   const auto together = [&parent](std::uint32_t left) {
-    return parent.slots[left].child->count + parent.slots[left + 1].child->count <= kMergedMost;
+    return parent.entries[left].slot.child->count + parent.entries[left + 1].slot.child->count <=
+           kMergedMost;
   };
   std::uint32_t left = at;
   if (at > 0 && together(at - 1)) {
@@ -148,20 +120,14 @@ void merge_child(Node& parent, std::uint32_t at, RunTree::Pool& pool) {
   } else if (at + 1 == parent.count || !together(at)) {
     return;
   }
-  Node* right = parent.slots[left + 1].child;
-  move_slots(*right, 0, *parent.slots[left].child);
-  parent.sizes[left] = std::max(parent.sizes[left], parent.sizes[left + 1]);
+  Node* right = parent.entries[left + 1].slot.child;
+  move_entries(*right, 0, *parent.entries[left].slot.child);
+  parent.entries[left].size = std::max(parent.entries[left].size, parent.entries[left + 1].size);
   pool.destroy(right);
   cut(parent, left + 1);
 }
 
 }  // namespace
-
-// Sizes and slots beyond count are never read.
-// NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init)
-RunTree::Node::Node() {
-  std::fill(std::begin(keys), std::end(keys), kNoKey);
-}
 
 Bytes RunTree::longest() const {
   if (empty()) {
@@ -173,11 +139,12 @@ Bytes RunTree::longest() const {
 void RunTree::add_level(Pool& pool) {
   Node* node = make_node(pool);
   if (height_ == 0) {
-    append(*node, key_of(*top_.run), top_.run->size, top_);
+    node->entries[0] = {key_of(*top_.run), top_.run->size, top_};
   } else {
     // A leaf is in no order; 0 is a lower bound as good as any.
-    append(*node, 0, longest_in(*top_.child), top_);
+    node->entries[0] = {0, longest_in(*top_.child), top_};
   }
+  node->count = 1;
   top_.child = node;
   NOFRAG_CHECK(++height_ <= kMaxHeight, "free index out of levels");
 }
@@ -197,16 +164,16 @@ void RunTree::insert(FreeNode* run, Pool& pool) {
   Node* node = top_.child;
   for (std::uint32_t level = height_ - 1; level > 0; --level) {
     std::uint32_t i = child_for(*node, key);
-    prefetch(node->slots[i].child);
-    if (node->slots[i].child->count == kFan) {
+    prefetch(node->entries[i].slot.child);
+    if (node->entries[i].slot.child->count == kFan) {
       split_child(*node, i, level == 1, key, pool);
-      i += key >= node->keys[i + 1] ? 1 : 0;
+      i += key >= node->entries[i + 1].key ? 1 : 0;
     }
-    node->keys[i] = std::min(node->keys[i], key);
-    node->sizes[i] = std::max(node->sizes[i], run->size);
-    node = node->slots[i].child;
+    node->entries[i].key = std::min(node->entries[i].key, key);
+    node->entries[i].size = std::max(node->entries[i].size, run->size);
+    node = node->entries[i].slot.child;
   }
-  append(*node, key, run->size, {.run = run});
+  node->entries[node->count++] = {key, run->size, {.run = run}};
 }
 
 void RunTree::erase(const FreeNode* run, Pool& pool) {
@@ -222,22 +189,21 @@ void RunTree::erase(const FreeNode* run, Pool& pool) {
   for (std::uint32_t level = height_ - 1; level > 0; --level) {
     path.nodes[level] = node;
     path.slots[level] = child_for(*node, key);
-    node = node->slots[path.slots[level]].child;
+    node = node->entries[path.slots[level]].slot.child;
     prefetch(node);
   }
   path.nodes[0] = node;
   std::uint32_t at = 0;
-  while (at < node->count && node->slots[at].run != run) {
+  while (at < node->count && node->entries[at].slot.run != run) {
     ++at;
   }
-  NOFRAG_CHECK(at < node->count && node->keys[at] == key && node->sizes[at] == run->size, absent);
-  const std::uint32_t last = --node->count;
-  node->keys[at] = node->keys[last];
-  node->sizes[at] = node->sizes[last];
-  node->slots[at] = node->slots[last];
+  NOFRAG_CHECK(
+      at < node->count && node->entries[at].key == key && node->entries[at].size == run->size,
+      absent);
+  node->entries[at] = node->entries[--node->count];
   if (height_ > 1) {
     mend(path, run->size, pool);
-  } else if (last == 0) {
+  } else if (node->count == 0) {
     drop_levels(pool);
   }
 }
@@ -254,9 +220,9 @@ void RunTree::mend(const Path& path, Bytes erased, Pool& pool) {
       continue;
     }
     bool changed = false;
-    if (parent.sizes[at] == erased) {
-      parent.sizes[at] = longest_in(child);
-      changed = parent.sizes[at] != erased;
+    if (parent.entries[at].size == erased) {
+      parent.entries[at].size = longest_in(child);
+      changed = parent.entries[at].size != erased;
     }
     if (child.count < kSparse) {
       merge_child(parent, at, pool);
@@ -271,7 +237,7 @@ void RunTree::mend(const Path& path, Bytes erased, Pool& pool) {
 void RunTree::drop_levels(Pool& pool) {
   while (height_ > 0 && top_.child->count <= (height_ > 1 ? 1U : 0U)) {
     Node* node = top_.child;
-    top_ = node->count == 0 ? Slot{nullptr} : node->slots[0];
+    top_ = node->count == 0 ? Slot{nullptr} : node->entries[0].slot;
     height_ = node->count == 0 ? 0 : height_ - 1;
     pool.destroy(node);
   }
@@ -287,7 +253,7 @@ FreeNode* RunTree::first_fit(Bytes size) const {
     if (at == node->count) {
       return nullptr;
     }
-    node = node->slots[at].child;
+    node = node->entries[at].slot.child;
     prefetch(node);
   }
   return lowest_fit(*node, size);
@@ -300,24 +266,23 @@ void RunTree::check_node(const Node& node,
   NOFRAG_CHECK(node.count > 0 && node.count <= kFan, "an empty or overfull tree node");
   if (level == 0) {
     for (std::uint32_t i = 0; i < node.count; ++i) {
-      const FreeNode& run = *node.slots[i].run;
-      NOFRAG_CHECK(node.keys[i] >= from && node.keys[i] < to, "a run in the wrong leaf");
-      NOFRAG_CHECK(key_of(run) == node.keys[i] && run.size == node.sizes[i],
+      const FreeNode& run = *node.entries[i].slot.run;
+      NOFRAG_CHECK(node.entries[i].key >= from && node.entries[i].key < to,
+                   "a run in the wrong leaf");
+      NOFRAG_CHECK(key_of(run) == node.entries[i].key && run.size == node.entries[i].size,
                    "a free run changed while it was in the index");
-      NOFRAG_CHECK(std::count(node.keys, node.keys + node.count, node.keys[i]) == 1,
+      const auto same = [&](const Entry& other) { return other.key == node.entries[i].key; };
+      NOFRAG_CHECK(std::count_if(node.entries, node.entries + node.count, same) == 1,
                    "a free run is in the index twice");
     }
     return;
   }
   for (std::uint32_t i = 0; i < node.count; ++i) {
-    const std::uint64_t next = i + 1 < node.count ? node.keys[i + 1] : to;
-    NOFRAG_CHECK(node.keys[i] >= from && node.keys[i] < next, "keys out of order");
-    const Node& child = *node.slots[i].child;
-    NOFRAG_CHECK(node.sizes[i] == longest_in(child), "a subtree's longest run is not that");
-    check_node(child, level - 1, node.keys[i], next);
-  }
-  for (std::uint32_t i = node.count; i < kFan; ++i) {
-    NOFRAG_CHECK(node.keys[i] == kNoKey, "an unused key looks used");
+    const std::uint64_t next = i + 1 < node.count ? node.entries[i + 1].key : to;
+    NOFRAG_CHECK(node.entries[i].key >= from && node.entries[i].key < next, "keys out of order");
+    const Node& child = *node.entries[i].slot.child;
+    NOFRAG_CHECK(node.entries[i].size == longest_in(child), "a subtree's longest run is not that");
+    check_node(child, level - 1, node.entries[i].key, next);
   }
 }
 

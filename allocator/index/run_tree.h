@@ -8,7 +8,7 @@
 // the one that it returns. Inner nodes are in order; a leaf is a bag of at most kFan runs, so that most
 // changes are one write. A single run needs no node.
 // Invariants: inner keys ascend; an inner entry's key is a lower bound of its child's keys and its size
-// the greatest below it; no node is empty; an inner node's unused keys are kNoKey (check()).
+// the greatest below it; no node is empty (check()).
 // Threads: none; the owner's lock. Failure: aborts without host memory for a node.
 // Cost: O(log n), and that is the worst case; a level is one round of cache misses.
 // Decision: docs/decisions/0004-free-index.md
@@ -38,12 +38,14 @@ class RunTree {
     Node* child;
     FreeNode* run;
   };
+  struct Entry {
+    std::uint64_t key;  // address
+    Bytes size;
+    Slot slot;
+  };
   struct alignas(64) Node {
-    Node();
     std::uint32_t count = 0;
-    std::uint64_t keys[kFan];
-    Bytes sizes[kFan];
-    Slot slots[kFan];
+    Entry entries[kFan];
   };
   using Pool = ObjectPool<Node, (std::size_t{64} << 10)>;
 
@@ -81,7 +83,7 @@ class RunTree {
       return visit(slot.run);
     }
     for (std::uint32_t i = 0; i < slot.child->count; ++i) {
-      if (!all_below(slot.child->slots[i], levels - 1, visit)) {
+      if (!all_below(slot.child->entries[i].slot, levels - 1, visit)) {
         return false;
       }
     }

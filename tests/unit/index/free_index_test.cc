@@ -27,15 +27,15 @@ TEST(FreeIndexBins, GrowWithTheSizeAndLeaveNoGap) {
   }
 }
 
-TEST(FreeIndexBins, AreExactForSmallSizesAndAThirtySecondWideAbove) {
-  for (std::uint64_t n = 1; n < 64; ++n) {
+TEST(FreeIndexBins, AreExactBelowSixteenUnitsAndAnEighthWideAbove) {
+  for (std::uint64_t n = 1; n < 16; ++n) {
     EXPECT_EQ(FreeIndex::bin_of(units(n)), n);
   }
-  // First size of each bin: the bin's last size is below 33/32 of it.
-  for (int exponent = 6; exponent < 37; ++exponent) {
-    for (std::uint64_t sub = 0; sub < 32; ++sub) {
-      const std::uint64_t first = (std::uint64_t{32} + sub) << (exponent - 5);
-      const std::uint64_t last = ((std::uint64_t{33} + sub) << (exponent - 5)) - 1;
+  // First size of each bin up to the largest that fits: the bin's last size is below 9/8 of it.
+  for (int exponent = 4; exponent < 41; ++exponent) {
+    for (std::uint64_t sub = 0; sub < 8; ++sub) {
+      const std::uint64_t first = (std::uint64_t{8} + sub) << (exponent - 3);
+      const std::uint64_t last = ((std::uint64_t{9} + sub) << (exponent - 3)) - 1;
       const std::uint32_t bin = FreeIndex::bin_of(units(first));
       EXPECT_EQ(FreeIndex::bin_of(units(last)), bin);
       EXPECT_EQ(FreeIndex::bin_of(units(first - 1)), bin - 1);
@@ -45,7 +45,7 @@ TEST(FreeIndexBins, AreExactForSmallSizesAndAThirtySecondWideAbove) {
 }
 
 TEST(FreeIndexBins, HoldEveryDeviceThereIs) {
-  EXPECT_EQ(FreeIndex::bin_of(Bytes((std::uint64_t{1} << 49) - 512)), FreeIndex::kBins - 1);
+  EXPECT_EQ(FreeIndex::bin_of(Bytes((std::uint64_t{1} << 51) - 512)), FreeIndex::kBins - 1);
 }
 
 class FreeIndexSearch : public testing::Test {
@@ -95,7 +95,7 @@ TEST_F(FreeIndexSearch, SmallRequestsSpareTheLongestRuns) {
 }
 
 TEST_F(FreeIndexSearch, WithinABinTheAddressDecides) {
-  // 1024 to 1055 units share a bin.
+  // 1024 to 1151 units share a bin.
   add(9000, units(1030));
   FreeNode* low = add(1000, units(1050));
   add(1, units(1024));
@@ -103,11 +103,11 @@ TEST_F(FreeIndexSearch, WithinABinTheAddressDecides) {
 }
 
 TEST_F(FreeIndexSearch, GoesOnToLongerRunsWhenTheOwnBinIsTooShort) {
-  // 1024 and 1055 units share a bin, 1056 starts the next.
+  // 1024 and 1151 units share a bin, 1152 starts the next.
   add(1, units(1024));
-  EXPECT_EQ(index_.find(units(1050)), nullptr);
-  FreeNode* next = add(5000, units(1056));
-  EXPECT_EQ(index_.find(units(1050)), next);
+  EXPECT_EQ(index_.find(units(1100)), nullptr);
+  FreeNode* next = add(5000, units(1152));
+  EXPECT_EQ(index_.find(units(1100)), next);
 }
 
 // The one run that fits stands behind thousands of its bin that do not, small and large.
