@@ -46,7 +46,7 @@ std::uint32_t first_long(const Node& node, Bytes size) {
 // The leaf's run of at least `size` with the lowest address, or nullptr.
 FreeNode* lowest_fit(const Node& leaf, Bytes size) {
   FreeNode* lowest = nullptr;
-  std::uint64_t key = RunTree::kNoKey;
+  std::uint64_t key = UINT64_MAX;
   for (std::uint32_t i = 0; i < leaf.count; ++i) {
     const bool better = leaf.entries[i].size >= size && leaf.entries[i].key < key;
     key = better ? leaf.entries[i].key : key;
@@ -184,7 +184,7 @@ void RunTree::erase(const FreeNode* run, Pool& pool) {
     return;
   }
   const std::uint64_t key = key_of(*run);
-  Path path;
+  Path path;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled as far as it is read
   Node* node = top_.child;
   for (std::uint32_t level = height_ - 1; level > 0; --level) {
     path.nodes[level] = node;
@@ -289,7 +289,7 @@ void RunTree::check_node(const Node& node,
 void RunTree::check() const {
   if (height_ > 0) {
     NOFRAG_CHECK(height_ == 1 || top_.child->count > 1, "a level for nothing");
-    check_node(*top_.child, height_ - 1, 0, kNoKey);
+    check_node(*top_.child, height_ - 1, 0, UINT64_MAX);
   }
 }
 

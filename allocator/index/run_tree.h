@@ -31,7 +31,6 @@ class RunTree {
  public:
   // Six cache lines a node.
   static constexpr std::uint32_t kFan = 15;
-  static constexpr std::uint64_t kNoKey = UINT64_MAX;
 
   struct Node;
   union Slot {
@@ -39,9 +38,9 @@ class RunTree {
     FreeNode* run;
   };
   struct Entry {
-    std::uint64_t key;  // address
+    std::uint64_t key = 0;  // address
     Bytes size;
-    Slot slot;
+    Slot slot{nullptr};
   };
   struct alignas(64) Node {
     std::uint32_t count = 0;
