@@ -4,6 +4,9 @@ find_package(Threads REQUIRED)
 if(NOFRAG_TESTS)
   find_package(GTest REQUIRED)
 endif()
+if(NOFRAG_BENCH)
+  find_package(benchmark REQUIRED)
+endif()
 
 # Simulated device files (allocator/driver/simulated/device_file.cc), reports and tests are JSON.
 find_package(nlohmann_json 3.11 REQUIRED)

@@ -1,17 +1,33 @@
 #include "base/object_pool.h"
 
+#include <atomic>
+
 #include <sys/mman.h>
 
 namespace nofrag {
+namespace {
+
+std::atomic<std::size_t> mapped_bytes{0};
+
+}  // namespace
 
 void* map_host_pages(std::size_t bytes) {
   void* address =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  return address == MAP_FAILED ? nullptr : address;
+  if (address == MAP_FAILED) {
+    return nullptr;
+  }
+  mapped_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  return address;
 }
 
 void unmap_host_pages(void* address, std::size_t bytes) {
   ::munmap(address, bytes);
+  mapped_bytes.fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+std::size_t host_page_bytes() {
+  return mapped_bytes.load(std::memory_order_relaxed);
 }
 
 }  // namespace nofrag

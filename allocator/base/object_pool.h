@@ -4,7 +4,7 @@
 // must neither disturb nor depend on the host process's heap (under LD_PRELOAD that heap is not
 // ours).
 // Layer: base.
-// Units: slabs of 256 KiB.
+// Units: slabs of kSlabBytes; a fresh slab's pages are touched only as far as nodes are made.
 // Invariants: live() == objects made and not destroyed.
 // Threads: none; the owner's lock covers it.
 // Failure: make() returns nullptr when mmap does.
@@ -24,8 +24,11 @@ namespace nofrag {
 // Anonymous zeroed pages; nullptr on failure. `bytes` is rounded up to the page size by the kernel.
 void* map_host_pages(std::size_t bytes);
 void unmap_host_pages(void* address, std::size_t bytes);
+// Bytes that are mapped so at the moment, in the whole process: what the allocator's bookkeeping costs
+// (an upper bound, for pages that were never touched are not backed).
+std::size_t host_page_bytes();
 
-template <typename T>
+template <typename T, std::size_t kSlabBytes = (std::size_t{256} << 10)>
 class ObjectPool {
  public:
   ObjectPool() = default;
@@ -41,13 +44,18 @@ class ObjectPool {
 
   template <typename... Args>
   T* make(Args&&... args) {
-    if (free_ == nullptr && !grow()) {
+    void* memory = free_;
+    if (free_ != nullptr) {
+      free_ = free_->next_free;
+    } else if (fresh_left_ > 0 || grow()) {
+      memory = fresh_;
+      fresh_ += sizeof(Node);
+      --fresh_left_;
+    } else {
       return nullptr;
     }
-    Node* node = free_;
-    free_ = node->next_free;
     ++live_;
-    return new (node->storage) T(std::forward<Args>(args)...);
+    return new (memory) T(std::forward<Args>(args)...);
   }
 
   void destroy(T* object) {
@@ -69,7 +77,6 @@ class ObjectPool {
   struct Slab {
     Slab* next;
   };
-  static constexpr std::size_t kSlabBytes = std::size_t{256} << 10;
   static constexpr std::size_t kFirst = (sizeof(Slab) + alignof(Node) - 1) / alignof(Node);
 
   bool grow() {
@@ -78,19 +85,15 @@ class ObjectPool {
       return false;
     }
     slabs_ = new (memory) Slab{slabs_};
-    auto* bytes = static_cast<std::byte*>(memory) + kFirst * alignof(Node);
-    const std::size_t count = (kSlabBytes - kFirst * alignof(Node)) / sizeof(Node);
-    // Lowest address first, so that a fresh slab is used front to back.
-    for (std::size_t i = count; i-- > 0;) {
-      Node* node = new (static_cast<void*>(bytes + i * sizeof(Node))) Node;
-      node->next_free = free_;
-      free_ = node;
-    }
+    fresh_ = static_cast<std::byte*>(memory) + kFirst * alignof(Node);
+    fresh_left_ = (kSlabBytes - kFirst * alignof(Node)) / sizeof(Node);
     return true;
   }
 
   Slab* slabs_ = nullptr;
-  Node* free_ = nullptr;
+  Node* free_ = nullptr;        // destroyed ones
+  std::byte* fresh_ = nullptr;  // the newest slab's part that was never used, front to back
+  std::size_t fresh_left_ = 0;  // in nodes
   std::size_t live_ = 0;
 };
 

@@ -2,7 +2,7 @@
 // addresses in two or three parts, with boundaries where the block begins and ends. So that a small block
 // does not tie up a large handle when memory is short, while every block still lands at the address it
 // would have had: moving blocks elsewhere to save handles costs more memory than it saves
-// (docs/decisions/0004-alias-arena.md).
+// (docs/decisions/0005-alias-arena.md).
 
 #include <algorithm>
 

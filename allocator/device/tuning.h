@@ -1,7 +1,7 @@
 // Tuning: the numbers that a policy stands for, and what the single options change in them.
 //
 // Layer: device. Units: Bytes; shares are fractions.
-// Source of the numbers: the policy study (bench/policy/study.py; docs/decisions/0004-alias-arena.md).
+// Source of the numbers: the policy study (bench/policy/study.py; docs/decisions/0005-alias-arena.md).
 // Threads: constant. Failure: none.
 #pragma once
 

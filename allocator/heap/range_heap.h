@@ -17,7 +17,7 @@
 // aborts: there is no way to go on that keeps blocks safe.
 // Cost: allocate/free O(1) plus one table write a granule, and for each handle under the block one step
 // a mapping of it; find_placement looks at a bounded number of blocks.
-// Decision: docs/decisions/0004-alias-arena.md
+// Decision: docs/decisions/0005-alias-arena.md
 #pragma once
 
 #include <map>

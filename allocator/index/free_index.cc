@@ -3,15 +3,9 @@
 #include <bit>
 
 namespace nofrag {
-namespace {
-
-constexpr std::uint32_t kSubBits = 3;  // 8 bins a doubling
-constexpr std::uint32_t kSubBins = 1U << kSubBits;
-
-}  // namespace
 
 std::uint32_t FreeIndex::bin_of(Bytes size) {
-  const std::uint64_t units = size.count() / kUnit.count();
+  const std::uint64_t units = size / kUnit;
   if (units < kSubBins) {
     return static_cast<std::uint32_t>(units);
   }
@@ -23,34 +17,24 @@ std::uint32_t FreeIndex::bin_of(Bytes size) {
 void FreeIndex::insert(FreeNode* node) {
   const std::uint32_t bin = bin_of(node->size);
   NOFRAG_CHECK(bin < kBins, "free run larger than the index can hold");
-  FreeNode* head = heads_[bin];
-  node->previous_in_bin = nullptr;
-  node->next_in_bin = head;
-  if (head != nullptr) {
-    head->previous_in_bin = node;
-  }
-  heads_[bin] = node;
+  bins_[bin].insert(node, pool_);
   occupied_[bin / 64] |= std::uint64_t{1} << (bin % 64);
+  if (node->size > kBestFitMax) {
+    by_address_.insert(node, pool_);
+  }
   bytes_ += node->size;
   ++count_;
 }
 
 void FreeIndex::remove(FreeNode* node) {
   const std::uint32_t bin = bin_of(node->size);
-  if (node->previous_in_bin != nullptr) {
-    node->previous_in_bin->next_in_bin = node->next_in_bin;
-  } else {
-    NOFRAG_CHECK(heads_[bin] == node, "free run is not in the bin of its size");
-    heads_[bin] = node->next_in_bin;
-    if (node->next_in_bin == nullptr) {
-      occupied_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
-    }
+  bins_[bin].erase(node, pool_);
+  if (bins_[bin].empty()) {
+    occupied_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
   }
-  if (node->next_in_bin != nullptr) {
-    node->next_in_bin->previous_in_bin = node->previous_in_bin;
+  if (node->size > kBestFitMax) {
+    by_address_.erase(node, pool_);
   }
-  node->previous_in_bin = nullptr;
-  node->next_in_bin = nullptr;
   bytes_ -= node->size;
   --count_;
 }
@@ -70,87 +54,64 @@ std::uint32_t FreeIndex::next_bin(std::uint32_t from) const {
   return word * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
 }
 
-FreeNode* FreeIndex::best_in_bin(std::uint32_t bin, Bytes size) const {
-  FreeNode* best = nullptr;
-  int looked_at = 0;
-  for (FreeNode* node = heads_[bin]; node != nullptr && looked_at < kScan;
-       node = node->next_in_bin, ++looked_at) {
-    if (node->size < size) {
-      continue;
+std::uint32_t FreeIndex::last_bin_below(std::uint32_t to) const {
+  for (std::uint32_t word = (to + 63) / 64; word-- > 0;) {
+    std::uint64_t bits = occupied_[word];
+    if (word == to / 64) {
+      bits &= ~(~std::uint64_t{0} << (to % 64));
     }
-    if (best == nullptr || node->size < best->size ||
-        (node->size == best->size && node->address < best->address)) {
-      best = node;
+    if (bits != 0) {
+      return word * 64 + 63 - static_cast<std::uint32_t>(std::countl_zero(bits));
     }
   }
-  return best;
-}
-
-FreeNode* FreeIndex::lowest_from_bin(std::uint32_t bin, Bytes size) const {
-  FreeNode* lowest = nullptr;
-  int looked_at = 0;
-  for (std::uint32_t b = next_bin(bin); b < kBins && looked_at < kAddressScan;
-       b = next_bin(b + 1)) {
-    for (FreeNode* node = heads_[b]; node != nullptr && looked_at < kAddressScan;
-         node = node->next_in_bin, ++looked_at) {
-      if (node->size >= size && (lowest == nullptr || node->address < lowest->address)) {
-        lowest = node;
-      }
-    }
-  }
-  return lowest;
+  return kBins;
 }
 
 FreeNode* FreeIndex::find(Bytes size) const {
-  const std::uint32_t bin = bin_of(size);
   if (size > kBestFitMax) {
-    return lowest_from_bin(bin, size);
+    return by_address_.first_fit(size);
   }
-  // The request's own bin may hold runs shorter than the request; every bin above fits.
-  std::uint32_t candidate = next_bin(bin);
-  if (candidate == bin) {
-    if (FreeNode* node = best_in_bin(bin, size)) {
+  // The request's own bin may hold runs shorter than the request; those of every bin above fit.
+  const std::uint32_t own = bin_of(size);
+  std::uint32_t bin = next_bin(own);
+  if (bin == own) {
+    if (FreeNode* node = bins_[bin].first_fit(size)) {
       return node;
     }
-    candidate = next_bin(bin + 1);
+    bin = next_bin(own + 1);
   }
-  return candidate < kBins ? best_in_bin(candidate, size) : nullptr;
+  return bin < kBins ? bins_[bin].first_fit(size) : nullptr;
 }
 
 FreeNode* FreeIndex::largest() const {
-  for (std::uint32_t word = kWords; word-- > 0;) {
-    if (occupied_[word] == 0) {
-      continue;
-    }
-    const std::uint32_t bin =
-        word * 64 + 63 - static_cast<std::uint32_t>(std::countl_zero(occupied_[word]));
-    FreeNode* largest = heads_[bin];
-    for (FreeNode* node = heads_[bin]; node != nullptr; node = node->next_in_bin) {
-      if (node->size > largest->size) {
-        largest = node;
-      }
-    }
-    return largest;
-  }
-  return nullptr;
+  const std::uint32_t bin = last_bin_below(kBins);
+  return bin < kBins ? bins_[bin].first_fit(bins_[bin].longest()) : nullptr;
 }
 
 void FreeIndex::check() const {
   Bytes bytes;
   std::uint64_t count = 0;
+  std::uint64_t large = 0;
   for (std::uint32_t bin = 0; bin < kBins; ++bin) {
     const bool occupied = (occupied_[bin / 64] >> (bin % 64) & 1) != 0;
-    NOFRAG_CHECK(occupied == (heads_[bin] != nullptr), "bitmap bit differs from its list");
-    const FreeNode* previous = nullptr;
-    for (const FreeNode* node = heads_[bin]; node != nullptr; node = node->next_in_bin) {
+    NOFRAG_CHECK(occupied == !bins_[bin].empty(), "bitmap bit differs from its bin");
+    bins_[bin].check();
+    bins_[bin].all_of([&](const FreeNode* node) {
       NOFRAG_CHECK(bin_of(node->size) == bin, "free run in the wrong bin");
-      NOFRAG_CHECK(node->previous_in_bin == previous, "broken bin list");
-      previous = node;
       bytes += node->size;
       ++count;
-    }
+      large += node->size > kBestFitMax ? 1U : 0U;
+      return true;
+    });
   }
-  NOFRAG_CHECK(bytes == bytes_ && count == count_, "free index totals differ from its lists");
+  NOFRAG_CHECK(bytes == bytes_ && count == count_, "free index totals differ from its trees");
+  by_address_.check();
+  by_address_.all_of([&](const FreeNode* node) {
+    NOFRAG_CHECK(node->size > kBestFitMax, "a short run among the long ones");
+    --large;
+    return true;
+  });
+  NOFRAG_CHECK(large == 0, "a large free run is in one tree only");
 }
 
 }  // namespace nofrag

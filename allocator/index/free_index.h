@@ -1,66 +1,65 @@
-// FreeIndex: finds a free run for a request in O(1) bins.
+// FreeIndex: finds a free run for a request.
 //
-// Owns: nothing; it links nodes that its user owns (FreeNode is a base class of the user's node).
+// Owns: the nodes of its trees; not the runs (FreeNode is a base class of the user's node).
 // Layer: index (base only): pure arithmetic on addresses and sizes, no idea of devices or streams.
 // Units: sizes are multiples of kUnit (512 B, the placement unit). Bins are float-like: exact below
-// 8 units, then 8 bins a doubling, so a bin's sizes differ by at most 12.5 %.
-// Choice: requests up to kBestFitMax take the smallest run that fits (lowest address among equals,
-// within a bounded scan of one bin); larger ones take the lowest address that fits. Best fit keeps
-// small holes for small blocks; address order keeps the top of a heap free (../docs/design.md).
-// Invariants: a node is in the bin of its size; the bitmap bit of a bin is set iff its list is not
-// empty; bytes() is the sum of all sizes; check() walks them.
-// Threads: none; the owner's lock. Failure: none. Cost: insert and remove O(1); find O(kScan).
+// 2 * kSubBins units, then kSubBins bins a doubling, so a bin's sizes differ by at most 1/kSubBins.
+// Choice: requests up to kBestFitMax take the first bin that holds a run that fits, and of that bin's
+// runs that fit the one with the lowest address; larger ones take the lowest address of all that
+// fit. Both are exact. Best fit keeps small holes for small blocks; address order keeps the top of a
+// heap free (../docs/design.md).
+// Invariants: every run is in its bin's tree, and in by_address_ iff it is longer than kBestFitMax;
+// a bit of the bitmap is set iff that bin is not empty; bytes() is the sum of all sizes; check()
+// walks them.
+// Threads: none; the owner's lock. Failure: aborts without host memory for a tree node.
+// Cost: O(log runs of one bin) in the worst case, also for find and largest. Nothing in a run but its
+// address and size: a live block pays nothing for the index.
+// Decision: docs/decisions/0004-free-index.md
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/units.h"
+#include "index/run_tree.h"
 
 namespace nofrag {
-
-struct FreeNode {
-  VirtAddr address;
-  Bytes size;
-  FreeNode* previous_in_bin = nullptr;
-  FreeNode* next_in_bin = nullptr;
-};
 
 class FreeIndex {
  public:
   static constexpr Bytes kUnit{512};
   static constexpr Bytes kBestFitMax = 16 * kMiB;
-  // How many nodes of one bin a best-fit search looks at: with 12.5 % wide bins the first few dozen
-  // hold a near-best fit, and the bound keeps the worst case flat.
-  static constexpr int kScan = 48;
-  // How many runs an address-ordered search looks at; runs above 16 MiB are few.
-  static constexpr int kAddressScan = 512;
+  static constexpr std::uint32_t kSubBits = 3;
+  static constexpr std::uint32_t kSubBins = 1U << kSubBits;
+  static constexpr std::uint32_t kBins = 320;  // runs below 2^49 B
 
-  // The bin a run of `size` is kept in.
+  // The bin a run of `size` is kept in; may be beyond kBins.
   static std::uint32_t bin_of(Bytes size);
-  static constexpr std::uint32_t kBins = 288;
 
+  FreeIndex() = default;
+
+  // pre: no run of this address is in the index.
   void insert(FreeNode* node);
-  // pre: node is in this index and its size is unchanged since insert.
+  // pre: node is in this index, its address and size unchanged since insert.
   void remove(FreeNode* node);
-  // A run of at least `size`, or nullptr. Does not remove it.
+  // A run of at least `size`, or nullptr if there is none. Does not remove it.
   [[nodiscard]] FreeNode* find(Bytes size) const;
-  // Visits at most `at_most` runs, roughly the longest first.
+  // The longest run (of several the lowest address), or nullptr.
+  [[nodiscard]] FreeNode* largest() const;
+  // Visits at most `at_most` runs, bin by bin from the longest down, order inside a bin free.
+  // `visit` must not change the index.
   template <typename Visitor>
   void for_largest(std::size_t at_most, Visitor&& visit) const {
-    for (std::uint32_t bin = kBins; bin-- > 0 && at_most > 0;) {
-      if (bin % 64 == 63 && occupied_[bin / 64] == 0) {
-        bin -= 63;
-        continue;
-      }
-      for (FreeNode* node = heads_[bin]; node != nullptr && at_most > 0; node = node->next_in_bin) {
+    std::size_t left = at_most;
+    for (std::uint32_t bin = last_bin_below(kBins); bin < kBins && left > 0;
+         bin = last_bin_below(bin)) {
+      bins_[bin].all_of([&](FreeNode* node) {
         visit(node);
-        --at_most;
-      }
+        return --left > 0;
+      });
     }
   }
-  // The longest run, or nullptr; looks at one bin.
-  [[nodiscard]] FreeNode* largest() const;
 
   [[nodiscard]] Bytes bytes() const { return bytes_; }
   [[nodiscard]] std::uint64_t count() const { return count_; }
@@ -68,15 +67,16 @@ class FreeIndex {
   void check() const;
 
  private:
-  static constexpr std::uint32_t kWords = (kBins + 63) / 64;
+  static constexpr std::uint32_t kWords = kBins / 64;
 
-  // First non-empty bin >= from, or kBins.
+  // The first non-empty bin >= from / the last one < to, or kBins.
   [[nodiscard]] std::uint32_t next_bin(std::uint32_t from) const;
-  [[nodiscard]] FreeNode* best_in_bin(std::uint32_t bin, Bytes size) const;
-  [[nodiscard]] FreeNode* lowest_from_bin(std::uint32_t bin, Bytes size) const;
+  [[nodiscard]] std::uint32_t last_bin_below(std::uint32_t to) const;
 
-  std::array<FreeNode*, kBins> heads_{};
+  RunTree::Pool pool_;
+  std::array<RunTree, kBins> bins_{};
   std::array<std::uint64_t, kWords> occupied_{};
+  RunTree by_address_;  // runs longer than kBestFitMax
   Bytes bytes_;
   std::uint64_t count_ = 0;
 };

@@ -52,6 +52,19 @@ TEST(Result, EveryCodeHasItsOwnName) {
   EXPECT_FALSE(names.contains("unknown error"));
 }
 
+TEST(ObjectPool, ItsPagesAreCounted) {
+  const std::size_t before = host_page_bytes();
+  {
+    ObjectPool<std::uint64_t, std::size_t{64} << 10> pool;
+    EXPECT_EQ(host_page_bytes(), before);
+    for (int i = 0; i < 10000; ++i) {
+      ASSERT_NE(pool.make(), nullptr);
+    }
+    EXPECT_EQ(host_page_bytes(), before + 2 * (std::size_t{64} << 10));
+  }
+  EXPECT_EQ(host_page_bytes(), before);
+}
+
 TEST(ObjectPool, ManyObjectsKeepApartAndAreRecycledLastFirst) {
   struct Node {
     explicit Node(std::uint64_t v) : value(v) {}

@@ -66,6 +66,52 @@ TEST(AddressMap, RandomProgramOfCollidingAddresses) {
   compare_with_model(300, std::uint64_t{512} << 32, 3);
 }
 
+// A table of 4096 slots grows with the 2049th key and is empty some hundreds of insertions later:
+// all the while every key is in one of the two tables, and can leave it.
+void grow_and_look(std::uint64_t stride) {
+  const std::uint64_t base = 0x700000000000;
+  std::vector<std::uint64_t> values(5000);
+  AddressMap<std::uint64_t> map;
+  std::vector<bool> in(values.size());
+  std::size_t live = 0;
+  const auto check_all = [&] {
+    std::vector<bool> seen(values.size());
+    map.for_each([&](const std::uint64_t* value) {
+      const auto i = static_cast<std::size_t>(value - values.data());
+      EXPECT_FALSE(seen[i]);
+      seen[i] = true;
+    });
+    ASSERT_EQ(seen, in);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(map.find(VirtAddr(base + i * stride)), in[i] ? &values[i] : nullptr);
+    }
+  };
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    ASSERT_TRUE(map.insert(VirtAddr(base + i * stride), &values[i]));
+    in[i] = true;
+    ++live;
+    const bool moving = (i > 2040 && i < 2600) || (i > 4090 && i < 4300);
+    if (moving && i % 16 == 0) {
+      map.erase(VirtAddr(base + (i / 2) * stride));
+      in[i / 2] = false;
+      --live;
+    }
+    if (moving && i % 37 == 0) {
+      check_all();
+    }
+    ASSERT_EQ(map.size(), live);
+  }
+  check_all();
+}
+
+TEST(AddressMap, EveryKeyIsFoundWhileTheTableGrows) {
+  grow_and_look(512);
+}
+
+TEST(AddressMap, EveryKeyIsFoundWhileATableOfOneChainGrows) {
+  grow_and_look(std::uint64_t{512} << 32);
+}
+
 TEST(AddressMapDeathTest, EraseOfAnAbsentKeyAborts) {
   AddressMap<int> map;
   int value = 1;

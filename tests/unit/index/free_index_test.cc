@@ -1,9 +1,11 @@
-// FreeIndex: bins swept exhaustively, searches against a plain multimap.
+// FreeIndex: bins swept exhaustively, searches and random programs against ordered sets.
 #include "index/free_index.h"
 
+#include <algorithm>
 #include <deque>
-#include <map>
 #include <random>
+#include <set>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -25,12 +27,12 @@ TEST(FreeIndexBins, GrowWithTheSizeAndLeaveNoGap) {
   }
 }
 
-TEST(FreeIndexBins, AreExactBelowEightUnitsAndAnEighthWideAbove) {
+TEST(FreeIndexBins, AreExactBelowSixteenUnitsAndAnEighthWideAbove) {
   for (std::uint64_t n = 1; n < 16; ++n) {
     EXPECT_EQ(FreeIndex::bin_of(units(n)), n);
   }
   // First size of each bin up to the largest that fits: the bin's last size is below 9/8 of it.
-  for (int exponent = 4; exponent < 37; ++exponent) {
+  for (int exponent = 4; exponent < 41; ++exponent) {
     for (std::uint64_t sub = 0; sub < 8; ++sub) {
       const std::uint64_t first = (std::uint64_t{8} + sub) << (exponent - 3);
       const std::uint64_t last = ((std::uint64_t{9} + sub) << (exponent - 3)) - 1;
@@ -43,11 +45,13 @@ TEST(FreeIndexBins, AreExactBelowEightUnitsAndAnEighthWideAbove) {
 }
 
 TEST(FreeIndexBins, HoldEveryDeviceThereIs) {
-  EXPECT_LT(FreeIndex::bin_of(Bytes((std::uint64_t{1} << 47) - 512)), FreeIndex::kBins);
+  EXPECT_EQ(FreeIndex::bin_of(Bytes((std::uint64_t{1} << 51) - 512)), FreeIndex::kBins - 1);
 }
 
 class FreeIndexSearch : public testing::Test {
  protected:
+  ~FreeIndexSearch() override { index_.check(); }
+
   FreeNode* add(std::uint64_t address_units, Bytes size) {
     nodes_.push_back({});
     FreeNode* node = &nodes_.back();
@@ -59,6 +63,13 @@ class FreeIndexSearch : public testing::Test {
   std::deque<FreeNode> nodes_;
   FreeIndex index_;
 };
+
+TEST_F(FreeIndexSearch, EmptyIndexFindsNothing) {
+  EXPECT_EQ(index_.find(units(1)), nullptr);
+  EXPECT_EQ(index_.find(20 * kMiB), nullptr);
+  EXPECT_EQ(index_.largest(), nullptr);
+  index_.for_largest(5, [](const FreeNode*) { ADD_FAILURE(); });
+}
 
 TEST_F(FreeIndexSearch, FindsTheBestFitAndTheLowestAddressAmongEquals) {
   add(500, units(40));
@@ -77,6 +88,20 @@ TEST_F(FreeIndexSearch, LargeRequestsTakeTheLowestAddress) {
   EXPECT_EQ(index_.find(16 * kMiB + Bytes(512)), large);
 }
 
+TEST_F(FreeIndexSearch, SmallRequestsSpareTheLongestRuns) {
+  add(100, 64 * kMiB);
+  FreeNode* shorter = add(900000, 20 * kMiB);
+  EXPECT_EQ(index_.find(16 * kMiB), shorter);
+}
+
+TEST_F(FreeIndexSearch, WithinABinTheAddressDecides) {
+  // 1024 to 1151 units share a bin.
+  add(9000, units(1030));
+  FreeNode* low = add(1000, units(1050));
+  add(1, units(1024));
+  EXPECT_EQ(index_.find(units(1029)), low);
+}
+
 TEST_F(FreeIndexSearch, GoesOnToLongerRunsWhenTheOwnBinIsTooShort) {
   // 1024 and 1151 units share a bin, 1152 starts the next.
   add(1, units(1024));
@@ -85,85 +110,179 @@ TEST_F(FreeIndexSearch, GoesOnToLongerRunsWhenTheOwnBinIsTooShort) {
   EXPECT_EQ(index_.find(units(1100)), next);
 }
 
-// The scan of one bin is bounded: a run behind many that are too short may be missed there, but
-// never one in a longer bin.
-TEST_F(FreeIndexSearch, CrowdedBinHidesNothingLonger) {
-  FreeNode* longer = add(1000000, units(1300));
+// The one run that fits stands behind thousands of its bin that do not, small and large.
+TEST_F(FreeIndexSearch, CrowdedBinHidesNothing) {
   for (std::uint64_t i = 0; i < 5000; ++i) {
-    add(2000 * i, units(1024));
+    add(200000 * i, i % 2 == 0 ? units(1024) : 32 * kMiB);
   }
-  EXPECT_EQ(index_.find(units(1100)), longer);
-  index_.check();
+  FreeNode* small = add(200000 * 5001, units(1025));
+  EXPECT_EQ(index_.find(units(1025)), small);
+  EXPECT_EQ(index_.find(32 * kMiB + Bytes(512)), nullptr);
+  FreeNode* large = add(200000 * 5002, 32 * kMiB + Bytes(512));
+  EXPECT_EQ(index_.find(32 * kMiB + Bytes(512)), large);
+  EXPECT_EQ(index_.largest(), large);
 }
 
-TEST_F(FreeIndexSearch, RequestsBeyondTheLastBinFindNothing) {
+TEST_F(FreeIndexSearch, RequestsBeyondEveryDeviceFindNothing) {
   add(1, units(4096));
   EXPECT_EQ(index_.find(Bytes(std::uint64_t{1} << 47)), nullptr);
   EXPECT_EQ(index_.find(Bytes(std::uint64_t{1} << 60)), nullptr);
+  EXPECT_EQ(index_.find(Bytes(UINT64_MAX)), nullptr);
 }
 
-TEST(FreeIndexModel, AgreesWithAMultimap) {
-  std::mt19937_64 random(7);
-  std::deque<FreeNode> storage(400);
-  std::vector<FreeNode*> out;
-  for (FreeNode& node : storage) {
-    out.push_back(&node);
+TEST_F(FreeIndexSearch, VisitsBinsFromTheLongestDown) {
+  for (std::uint64_t i = 0; i < 3000; ++i) {
+    add(5000 * i, units(1 + i));
   }
-  std::vector<FreeNode*> in;
-  FreeIndex index;
-  std::multimap<std::uint64_t, FreeNode*> model;
-  std::uint64_t total = 0;
-  for (int step = 0; step < 60000; ++step) {
-    const bool insert = in.empty() || (!out.empty() && random() % 2 == 0);
-    if (insert) {
-      FreeNode* node = out.back();
-      out.pop_back();
-      node->address = VirtAddr((1 + random() % (1U << 30)) * 512);
-      node->size = units(1 + random() % (std::uint64_t{1} << (random() % 20)));
-      index.insert(node);
-      model.emplace(node->size.count(), node);
-      total += node->size.count();
-      in.push_back(node);
-    } else {
-      std::swap(in[random() % in.size()], in.back());
-      FreeNode* node = in.back();
-      in.pop_back();
-      index.remove(node);
-      auto [from, to] = model.equal_range(node->size.count());
-      while (from->second != node) {
-        ASSERT_NE(from, to);
-        ++from;
-      }
-      model.erase(from);
-      total -= node->size.count();
-      out.push_back(node);
-    }
-    ASSERT_EQ(index.bytes(), Bytes(total));
-    ASSERT_EQ(index.count(), model.size());
-    const Bytes wanted = units(1 + random() % (std::uint64_t{1} << (random() % 20)));
-    const FreeNode* found = index.find(wanted);
-    const auto best = model.lower_bound(wanted.count());
-    // 400 nodes over 150 bins: no bin is crowded, so the answer is exact.
-    ASSERT_EQ(found == nullptr, best == model.end());
-    if (found != nullptr) {
-      ASSERT_GE(found->size, wanted);
-      if (wanted <= FreeIndex::kBestFitMax) {
-        ASSERT_EQ(found->size.count(), best->first);
-      } else {
-        for (auto it = best; it != model.end(); ++it) {
-          ASSERT_LE(found->address, it->second->address);
-        }
-      }
-    }
-    ASSERT_EQ(index.largest() == nullptr, model.empty());
-    if (!model.empty()) {
-      ASSERT_EQ(index.largest()->size.count(), std::prev(model.end())->first);
-    }
-    if (step % 1000 == 0) {
-      index.check();
-    }
+  std::vector<FreeNode*> seen;
+  index_.for_largest(1000, [&](FreeNode* node) { seen.push_back(node); });
+  ASSERT_EQ(seen.size(), 1000U);
+  EXPECT_EQ(std::set<FreeNode*>(seen.begin(), seen.end()).size(), 1000U);
+  for (std::size_t i = 1; i < seen.size(); ++i) {
+    ASSERT_LE(FreeIndex::bin_of(seen[i]->size), FreeIndex::bin_of(seen[i - 1]->size));
   }
+  EXPECT_GE(FreeIndex::bin_of(seen.back()->size), FreeIndex::bin_of(units(2001)));
 }
+
+TEST(FreeIndexDeathTest, RemoveOfARunThatMovedAborts) {
+  FreeIndex index;
+  FreeNode node{VirtAddr(std::uint64_t{1} << 20), units(10)};
+  FreeNode other{VirtAddr(std::uint64_t{1} << 21), units(10)};
+  index.insert(&node);
+  index.insert(&other);
+  node.size = units(1000);
+  EXPECT_DEATH(index.remove(&node), "not in the index where its address and size say");
+  node.size = units(10);
+  node.address = node.address + units(1);
+  EXPECT_DEATH(index.remove(&node), "not in the index where its address and size say");
+}
+
+TEST(FreeIndexDeathTest, CheckNoticesASecondInsert) {
+  FreeIndex index;
+  FreeNode node{VirtAddr(std::uint64_t{1} << 20), units(10)};
+  index.insert(&node);
+  index.insert(&node);
+  EXPECT_DEATH(index.check(), "in the index twice");
+}
+
+// A random program of inserts and removes beside sets whose answers are plain to see.
+class FreeIndexModel : public testing::TestWithParam<std::tuple<int, int>> {
+ protected:
+  struct ByBin {
+    bool operator()(const FreeNode* a, const FreeNode* b) const {
+      const std::uint32_t bin_a = FreeIndex::bin_of(a->size);
+      const std::uint32_t bin_b = FreeIndex::bin_of(b->size);
+      return bin_a != bin_b ? bin_a < bin_b : a->address < b->address;
+    }
+  };
+  struct ByAddress {
+    bool operator()(const FreeNode* a, const FreeNode* b) const { return a->address < b->address; }
+  };
+
+  std::uint64_t below(std::uint64_t n) { return random_() % n; }
+  Bytes random_size() {
+    switch (std::get<0>(GetParam())) {
+      case 0:  // every size
+        return units(1 + below(std::uint64_t{1} << below(24)));
+      case 1:  // few sizes: crowded bins, in which some fit and some do not
+        return units(1024 + below(3)) * (below(8) == 0 ? 64 : 1);
+      default:  // around the bound between the two kinds of request
+        return FreeIndex::kBestFitMax + units(below(40000)) - units(20000);
+    }
+  }
+  FreeNode* model_find(Bytes size) const {
+    const auto fits = [size](const FreeNode* node) { return node->size >= size; };
+    if (size > FreeIndex::kBestFitMax) {
+      const auto it = std::find_if(by_address_.begin(), by_address_.end(), fits);
+      return it == by_address_.end() ? nullptr : *it;
+    }
+    FreeNode probe{VirtAddr(), size};
+    const auto it = std::find_if(by_bin_.lower_bound(&probe), by_bin_.end(), fits);
+    return it == by_bin_.end() ? nullptr : *it;
+  }
+  void insert_one() {
+    storage_.push_back({VirtAddr(below(std::uint64_t{1} << 40) * 512), random_size()});
+    FreeNode* node = &storage_.back();
+    if (!by_address_.insert(node).second) {
+      return;
+    }
+    index_.insert(node);
+    by_bin_.insert(node);
+    longest_.insert(node->size);
+    total_ += node->size;
+  }
+  void remove_one() {
+    // First, last, any, or what the index finds: the orders in which heaps empty it.
+    const std::uint64_t how = below(4);
+    FreeNode* node = *by_bin_.begin();
+    if (how == 1) {
+      node = *std::prev(by_bin_.end());
+    } else if (how == 2) {
+      FreeNode probe{VirtAddr(below(std::uint64_t{1} << 40) * 512), Bytes()};
+      const auto it = by_address_.lower_bound(&probe);
+      node = it == by_address_.end() ? *by_address_.begin() : *it;
+    } else if (FreeNode* found = how == 3 ? index_.find(random_size()) : nullptr) {
+      node = found;
+    }
+    index_.remove(node);
+    by_bin_.erase(node);
+    by_address_.erase(node);
+    longest_.erase(longest_.find(node->size));
+    total_ -= node->size;
+  }
+  void compare() {
+    ASSERT_EQ(index_.bytes(), total_);
+    ASSERT_EQ(index_.count(), by_bin_.size());
+    const Bytes wanted = random_size();
+    ASSERT_EQ(index_.find(wanted), model_find(wanted)) << wanted.count();
+    const FreeNode* largest = index_.largest();
+    ASSERT_EQ(largest == nullptr, longest_.empty());
+    if (largest != nullptr) {
+      ASSERT_EQ(largest->size, *longest_.rbegin());
+    }
+    auto expected = by_bin_.rbegin();
+    std::size_t visited = 0;
+    index_.for_largest(3, [&](const FreeNode* node) {
+      EXPECT_EQ(FreeIndex::bin_of(node->size), FreeIndex::bin_of((*expected++)->size));
+      ++visited;
+    });
+    ASSERT_EQ(visited, std::min<std::size_t>(3, by_bin_.size()));
+  }
+
+  std::mt19937_64 random_{static_cast<std::uint64_t>(std::get<1>(GetParam()))};
+  std::deque<FreeNode> storage_;
+  FreeIndex index_;
+  std::set<FreeNode*, ByBin> by_bin_;
+  std::set<FreeNode*, ByAddress> by_address_;
+  std::multiset<Bytes> longest_;
+  Bytes total_;
+};
+
+// The number of runs swings between none and thousands, so that the tree grows and shrinks by levels.
+TEST_P(FreeIndexModel, AgreesWithSets) {
+  for (int step = 0; step < 40000; ++step) {
+    const bool growing = step / 5000 % 2 == 0;
+    if (by_bin_.empty() || (below(8) != 0) == growing) {
+      insert_one();
+    } else {
+      remove_one();
+    }
+    compare();
+    if (step % 500 == 0) {
+      index_.check();
+    }
+    ASSERT_FALSE(HasFailure()) << "seed " << std::get<1>(GetParam()) << ", step " << step;
+  }
+  while (!by_bin_.empty()) {
+    remove_one();
+  }
+  compare();
+  index_.check();
+}
+
+INSTANTIATE_TEST_SUITE_P(SizesAndSeeds,
+                         FreeIndexModel,
+                         testing::Combine(testing::Values(0, 1, 2), testing::Range(1, 6)));
 
 }  // namespace
 }  // namespace nofrag
