@@ -45,7 +45,7 @@ Bytes DeviceAllocator::Impl::growth_size(Bytes request) const {
     return round_up(Bytes(size.count() / divisor), info.granularity);
   };
   const Bytes least = part(tuning.handle, end ? 4 : half ? 2 : 1);
-  const Bytes most = part(tuning.largest, !half ? 1 : streams.several() ? 4 : 2);
+  const Bytes most = part(tuning.largest, !half ? 1 : streams.several() ? 8 : 2);
   return std::clamp(round_down(Bytes(request.count() / kHandlesARequest), least),
                     least,
                     std::max(least, most));
