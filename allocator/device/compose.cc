@@ -31,6 +31,9 @@ void DeviceAllocator::Impl::free_ends(const Fill& fill, bool thorough, std::vect
     }
     const RangeHeap::Ends ends = fill.pool.heap.free_ends(*handle);
     const Bytes size = handle->physical.size;
+    if (!can_alias(fill.pool, *handle, fill.wait)) {
+      continue;
+    }
     if (ends.back >= least && may_use(*handle, size - ends.back, size, fill.clock, fill.cross)) {
       backs->push_back({handle, ends.back});
     }
@@ -43,18 +46,13 @@ void DeviceAllocator::Impl::free_ends(const Fill& fill, bool thorough, std::vect
   std::stable_sort(fronts->begin(), fronts->end(), shorter);
 }
 
-// What a view of `size` bytes would be made of, and what is missing.
-DeviceAllocator::Impl::Composition DeviceAllocator::Impl::plan_composition(Fill& fill,
-                                                                           Bytes size,
-                                                                           bool thorough) {
-  Composition best;
-  std::vector<End> backs;
-  std::vector<End> fronts;
-  free_ends(fill, thorough, &backs, &fronts);
+// Idle handles that may be mapped once more, in the order in which they should be used.
+std::vector<Handle*> DeviceAllocator::Impl::free_wholes(Fill& fill) {
   std::vector<Handle*> wholes;
   for (Handle* handle : supply(fill).own) {
     if (handle != nullptr && handle->chosen != fill.id &&
-        may_use(*handle, Bytes(0), handle->physical.size, fill.clock, fill.cross)) {
+        may_use(*handle, Bytes(0), handle->physical.size, fill.clock, fill.cross) &&
+        can_alias(fill.pool, *handle, fill.wait)) {
       wholes.push_back(handle);
     }
   }
@@ -64,36 +62,75 @@ DeviceAllocator::Impl::Composition DeviceAllocator::Impl::plan_composition(Fill&
     return a->physical.size != b->physical.size ? a->physical.size > b->physical.size
                                                 : a->first_address() > b->first_address();
   });
-  const auto addressable = [&](Handle* handle) {
-    return can_alias(fill.pool, *handle, fill.wait);
-  };
-  for (const End& back : backs) {
-    if (back.free < size && addressable(back.handle)) {
-      best.head = back.handle;
-      best.head_free = back.free;
-      break;
+  return wholes;
+}
+
+// Which back gives most together with a front of another handle; backs.size() if a front alone does.
+std::size_t DeviceAllocator::Impl::best_back(const std::vector<End>& backs,
+                                             const std::vector<End>& fronts) {
+  Bytes best;
+  std::size_t chosen = backs.size();
+  // backs[2] and lower ones cannot win: at most one of the first two shares its handle with a front.
+  for (const std::size_t i : {std::size_t{0}, std::size_t{1}, backs.size()}) {
+    if (i > backs.size()) {
+      continue;
+    }
+    const Handle* handle = i < backs.size() ? backs[i].handle : nullptr;
+    Bytes sum = i < backs.size() ? backs[i].free : Bytes(0);
+    for (auto front = fronts.rbegin(); front != fronts.rend(); ++front) {
+      if (front->handle != handle) {
+        sum += front->free;
+        break;
+      }
+    }
+    if (sum > best) {
+      best = sum;
+      chosen = i;
     }
   }
-  Bytes left = size - best.head_free;
-  const auto front_for = [&](Bytes least) {
-    auto end = std::lower_bound(fronts.begin(), fronts.end(), least,
-                                [](const End& a, Bytes b) { return a.free < b; });
-    while (end != fronts.end() && (end->handle == best.head || !addressable(end->handle))) {
+  return chosen;
+}
+
+// What a view of `size` bytes would be made of, and what is missing. `thorough`: the two ends that give
+// most together, whatever they are, so that nothing smaller could be missing.
+DeviceAllocator::Impl::Composition DeviceAllocator::Impl::plan_composition(Fill& fill,
+                                                                           Bytes size,
+                                                                           bool thorough) {
+  std::vector<End> backs;
+  std::vector<End> fronts;
+  free_ends(fill, thorough, &backs, &fronts);
+  const End none;
+  std::size_t head = thorough ? best_back(backs, fronts) : 0;
+  while (!thorough && head < backs.size() && backs[head].free >= size) {
+    ++head;
+  }
+  Composition plan;
+  const End& back = head < backs.size() ? backs[head] : none;
+  plan.head = back.handle;
+  plan.head_free = back.free;
+  // The shortest front that holds at least this much, or the longest of all.
+  const auto front_for = [&](Bytes least) -> const End& {
+    auto end = std::lower_bound(
+        fronts.begin(), fronts.end(), least, [](const End& a, Bytes b) { return a.free < b; });
+    while (end != fronts.end() && end->handle == plan.head) {
       ++end;
     }
-    return end;
+    while (end == fronts.end() || end->handle == plan.head) {
+      if (end == fronts.begin()) {
+        return none;
+      }
+      --end;
+    }
+    return *end;
   };
+  std::vector<Handle*> wholes = free_wholes(fill);
+  Bytes left = size - std::min(size, plan.head_free);
   std::size_t next = 0;
   while (!left.is_zero()) {
-    if (const auto front = front_for(left); front != fronts.end()) {
-      best.tail = front->handle;
-      left = Bytes(0);
-      break;
-    }
-    while (next < wholes.size() && !addressable(wholes[next])) {
-      ++next;
-    }
-    if (next == wholes.size()) {
+    const End& front = front_for(left);
+    if (front.free >= left || next == wholes.size()) {
+      plan.tail = front.handle;
+      left -= std::min(left, front.free);
       break;
     }
     // The last one need not be large.
@@ -101,30 +138,12 @@ DeviceAllocator::Impl::Composition DeviceAllocator::Impl::plan_composition(Fill&
     while (pick + 1 < wholes.size() && wholes[pick + 1]->physical.size >= left) {
       ++pick;
     }
-    if (pick != next && !addressable(wholes[pick])) {
-      pick = next;
-    }
-    Handle* whole = wholes[pick];
-    wholes.erase(wholes.begin() + static_cast<std::ptrdiff_t>(pick));
-    best.wholes.push_back(whole);
-    left = left > whole->physical.size ? left - whole->physical.size : Bytes(0);
+    std::swap(wholes[pick], wholes[next]);
+    plan.wholes.push_back(wholes[next++]);
+    left -= std::min(left, plan.wholes.back()->physical.size);
   }
-  // Not enough: the longest front cuts down what has to be had elsewhere.
-  if (!left.is_zero() && !fronts.empty()) {
-    for (auto front = fronts.rbegin(); front != fronts.rend(); ++front) {
-      const Bytes rest = round_up(left - std::min(left, front->free), info.granularity);
-      if (rest >= round_up(left, info.granularity)) {
-        break;
-      }
-      if (front->handle != best.head && addressable(front->handle)) {
-        best.tail = front->handle;
-        left = rest;
-        break;
-      }
-    }
-  }
-  best.missing = round_up(left, info.granularity);
-  return best;
+  plan.missing = round_up(left, info.granularity);
+  return plan;
 }
 
 // Maps the composition at fresh addresses. What it misses is obtained first.

@@ -139,6 +139,8 @@ class DeviceAllocator::Impl {
                  bool thorough,
                  std::vector<End>* backs,
                  std::vector<End>* fronts) const;
+  std::vector<Handle*> free_wholes(Fill& fill);
+  static std::size_t best_back(const std::vector<End>& backs, const std::vector<End>& fronts);
   Composition plan_composition(Fill& fill, Bytes size, bool thorough);
   Result<Placement> compose(Fill& fill, Bytes size, const Composition& plan);
 

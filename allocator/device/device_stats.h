@@ -35,7 +35,9 @@ struct DeviceStats {
   Bytes limit;             // most that reserved may be; kNoLimit = no limit of ours
   Bytes largest_free_run;  // longest contiguous mapped free range
   Bytes free_handles;      // in handles with no allocated byte: movable and returnable
-  Bytes stranded;          // free bytes that share a handle with allocated ones
+  Bytes free_ends;         // free bytes at the front or back of used handles
+  Bytes composable;        // the most that the ends of two used handles can add to one block
+  Bytes stranded;          // free bytes in the middle of used handles
   Bytes peak_live;
   Bytes peak_allocated;
   Bytes peak_reserved;

@@ -51,6 +51,39 @@ DeviceStats DeviceAllocator::Impl::stats_locked() const {
   }
   s.free_handles = context.idle_bytes + physical.spare_bytes();
   s.stranded = mapped - context.idle_bytes - used;
+  Bytes best[2][2];  // [backs, fronts]: the best two, and whose they are
+  const Handle* whose[2][2] = {};
+  for (const auto& [key, pool] : pools) {
+    for (const Handle* handle : pool.heap.handles()) {
+      if (handle->idle()) {
+        continue;
+      }
+      const RangeHeap::Ends ends = pool.heap.free_ends(*handle);
+      s.free_ends += ends.front + ends.back;
+      s.stranded -= ends.front + ends.back;
+      if (&pool != default_pool) {
+        continue;
+      }
+      for (const int side : {0, 1}) {
+        const Bytes free = side == 0 ? ends.back : ends.front;
+        if (free > best[side][0]) {
+          best[side][1] = best[side][0];
+          whose[side][1] = whose[side][0];
+          best[side][0] = free;
+          whose[side][0] = handle;
+        } else if (free > best[side][1]) {
+          best[side][1] = free;
+          whose[side][1] = handle;
+        }
+      }
+    }
+  }
+  for (const int back : {0, 1}) {
+    for (const int front : {0, 1}) {
+      const bool apart = whose[0][back] == nullptr || whose[0][back] != whose[1][front];
+      s.composable = std::max(s.composable, apart ? best[0][back] + best[1][front] : Bytes(0));
+    }
+  }
   return s;
 }
 
@@ -112,8 +145,8 @@ std::string DeviceAllocator::last_oom_message() const {
   }
   text += "nofrag holds " + human(s.reserved) + " from the driver: " + human(s.live) + " live, " +
           human(s.pending) + " waiting for streams, " + human(s.free_handles) +
-          " free in whole handles, " + human(s.stranded) +
-          " free beside live blocks. The driver has " + human(r.driver_free) + " of " +
+          " free in whole handles, up to " + human(s.composable) + " more at the ends of used ones, " +
+          human(s.stranded) + " in the middle of used ones, out of reach. The driver has " + human(r.driver_free) + " of " +
           human(r.driver_total) + " free.";
   return text;
 }

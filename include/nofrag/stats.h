@@ -30,7 +30,7 @@ typedef struct nofrag_device_stats {
   uint64_t limit_bytes;         /* most that reserved may be; UINT64_MAX = no limit of ours */
   uint64_t largest_free_run_bytes; /* longest contiguous mapped free range */
   uint64_t free_handles_bytes;     /* wholly free physical allocations: movable and returnable */
-  uint64_t stranded_bytes;         /* free, but sharing a physical allocation with a used byte */
+  uint64_t stranded_bytes;         /* free in the middle of used physical allocations: out of reach */
   uint64_t peak_live_bytes;        /* highest since start or nofrag_reset_peaks, as the next two */
   uint64_t peak_allocated_bytes;
   uint64_t peak_reserved_bytes;
@@ -40,13 +40,16 @@ typedef struct nofrag_device_stats {
   uint64_t failed_allocations;      /* out of memory, by the driver or by a limit */
   uint64_t pools;                   /* the default pool counts */
   uint64_t rung_own_free;           /* requests served at each rung of the out-of-memory ladder: */
-  uint64_t rung_own_mappable;       /*   own free memory, own idle memory moved, */
+  uint64_t rung_own_mappable;       /*   own free memory, own free memory mapped anew, */
   uint64_t rung_grow;               /*   new memory from the driver, */
   uint64_t rung_other_pools;        /*   idle memory of other streams and pools, */
   uint64_t rung_device_wait;        /*   memory of other streams after a wait on the device, */
   uint64_t rung_pressure_callbacks; /* memory that callbacks gave back */
 
-  uint64_t reserved[8]; /* zero; later versions put new fields here */
+  uint64_t free_ends_bytes;  /* free at the ends of used physical allocations */
+  uint64_t composable_bytes; /* the most that two such ends can add to one block */
+
+  uint64_t reserved[6]; /* zero; later versions put new fields here */
 } nofrag_device_stats;
 
 #ifdef __cplusplus

@@ -23,10 +23,10 @@ namespace {
 // With the alias arena free ends of used handles count: a request is refused only if the best free
 // suffix and free prefix of two handles, the idle handles and what the driver and the limit still allow
 // do not cover it. Without, only whole handles count.
-constexpr bool kAliasEngine = false;
+constexpr bool kAliasEngine = true;
 // `stranded` are the free bytes between the first and the last used byte of a handle; without, all free
 // bytes of used handles.
-constexpr bool kStrandedBetween = false;
+constexpr bool kStrandedBetween = true;
 constexpr std::size_t kMostMappings = kAliasEngine ? 8 : 1;  // addresses of one handle
 
 constexpr DeviceOrdinal kDevice(0);

@@ -80,6 +80,10 @@ class ForwardingDriver : public Driver {
     before(DriverCall::kStreamWait);
     return target_.stream_wait(d, stream, event);
   }
+  Result<StreamId> stream_create(DeviceOrdinal d) override { return target_.stream_create(d); }
+  Status stream_destroy(DeviceOrdinal d, StreamId stream) override {
+    return target_.stream_destroy(d, stream);
+  }
   Result<std::uint64_t> stream_identity(DeviceOrdinal d, StreamId stream) override {
     return target_.stream_identity(d, stream);
   }
