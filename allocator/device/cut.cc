@@ -16,6 +16,8 @@ constexpr Bytes kSmallestCutFor = 4 * kMiB;
 // What a cut must set free: granules, and this part of the block's size.
 constexpr std::uint64_t kLeastGranules = 2;
 constexpr std::uint64_t kLeastPart = 50;
+// Several streams leave more free ends: there cuts that set this much free may be twice as many.
+constexpr Bytes kLargeExcess = 16 * kMiB;
 
 }  // namespace
 
@@ -24,12 +26,12 @@ void DeviceAllocator::Impl::note_reserved() {
   tight = 2 * physical.peak_reserved() >= capacity();
 }
 
-bool DeviceAllocator::Impl::may_cut(const Pool& pool, Bytes size) const {
-  if (size < kSmallestCutFor || !pool.lends() || filling_pool()) {
-    return false;
+// How many cuts there may have been for one more that sets `excess` free.
+std::uint64_t DeviceAllocator::Impl::cut_budget(Bytes excess) const {
+  if (100 * physical.reserved() >= 99 * capacity()) {
+    return tuning.cuts_at_the_brim;
   }
-  const bool brim = 100 * physical.reserved() >= 99 * capacity();
-  return cuts < (brim ? tuning.cuts_at_the_brim : tuning.cuts);
+  return streams.several() && excess >= kLargeExcess ? 2 * tuning.cuts : tuning.cuts;
 }
 
 // Known to be done, after asking once. Never waits: a cut is not worth a stall.
@@ -48,7 +50,8 @@ bool DeviceAllocator::Impl::ask_done(const Handle& handle) {
 
 // Cuts the idle handles that the placement would leave mostly free. True if anything changed there.
 bool DeviceAllocator::Impl::cut_under(const Placement& placement, Pool& pool) {
-  if (!may_cut(pool, placement.size)) {
+  if (placement.size < kSmallestCutFor || !pool.lends() || filling_pool() ||
+      cuts >= cut_budget(kNoLimit)) {
     return false;
   }
   std::vector<Handle*> partly;
@@ -59,7 +62,8 @@ bool DeviceAllocator::Impl::cut_under(const Placement& placement, Pool& pool) {
                               std::max(mapping.address, placement.address);
         const Bytes excess = handle.physical.size - covered;
         if (handle.movable() && excess >= kLeastGranules * info.granularity &&
-            kLeastPart * excess >= placement.size && ask_done(handle)) {
+            kLeastPart * excess >= placement.size &&
+            cuts + partly.size() < cut_budget(excess) && ask_done(handle)) {
           partly.push_back(&handle);
         }
       });

@@ -116,7 +116,7 @@ class DeviceAllocator::Impl {
   [[nodiscard]] bool within_soft_limit(Bytes more, Bytes request) const;
 
   // cut.cc
-  [[nodiscard]] bool may_cut(const Pool& pool, Bytes size) const;
+  [[nodiscard]] std::uint64_t cut_budget(Bytes excess) const;
   bool ask_done(const Handle& handle);
   bool cut_under(const Placement& placement, Pool& pool);
   bool cut(const Placement& placement, Pool& pool, Handle* handle);
