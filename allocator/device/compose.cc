@@ -13,20 +13,21 @@ namespace {
 // worth a mapping.
 constexpr std::size_t kEndsLookedAt = 1024;
 constexpr Bytes kWorthAMapping = 2 * kMiB;
+constexpr Bytes kSmall = 16 * kMiB;
+constexpr Bytes kWorthForSmall = 8 * kMiB;
 
 }  // namespace
 
 // Free backs and fronts of handles in use, the longest backs and the shortest fronts first.
-void DeviceAllocator::Impl::free_ends(const Fill& fill, bool thorough, std::vector<End>* backs,
+void DeviceAllocator::Impl::free_ends(const Fill& fill, Bytes least, std::vector<End>* backs,
                                       std::vector<End>* fronts) const {
   const std::vector<Handle*>& handles = fill.pool.heap.handles();
   std::size_t looked_at = 0;
   for (Handle* handle : handles) {
-    const Bytes least = thorough ? FreeIndex::kUnit : kWorthAMapping;
     if (handle->idle() || handle->physical.size - handle->used < least) {
       continue;
     }
-    if (!thorough && ++looked_at > kEndsLookedAt) {
+    if (least > FreeIndex::kUnit && ++looked_at > kEndsLookedAt) {
       break;
     }
     const RangeHeap::Ends ends = fill.pool.heap.free_ends(*handle);
@@ -98,7 +99,7 @@ DeviceAllocator::Impl::Composition DeviceAllocator::Impl::plan_composition(Fill&
                                                                            bool thorough) {
   std::vector<End> backs;
   std::vector<End> fronts;
-  free_ends(fill, thorough, &backs, &fronts);
+  free_ends(fill, thorough ? FreeIndex::kUnit : size <= kSmall ? kWorthForSmall : kWorthAMapping, &backs, &fronts);
   const End none;
   std::size_t head = thorough ? best_back(backs, fronts) : 0;
   while (!thorough && head < backs.size() && backs[head].free >= size) {

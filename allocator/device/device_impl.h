@@ -136,7 +136,7 @@ class DeviceAllocator::Impl {
     Bytes missing;  // whole granules between wholes and tail
   };
   void free_ends(const Fill& fill,
-                 bool thorough,
+                 Bytes least,
                  std::vector<End>* backs,
                  std::vector<End>* fronts) const;
   std::vector<Handle*> free_wholes(Fill& fill);

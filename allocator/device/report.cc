@@ -1,10 +1,7 @@
 // What the allocator says about itself: statistics, the out-of-memory report, the invariant walk.
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
-#include <cstdlib>
-#include <map>
 
 #include "device/device_impl.h"
 
@@ -93,18 +90,6 @@ DeviceStats DeviceAllocator::Impl::stats_locked() const {
 void DeviceAllocator::Impl::note_failure(Bytes requested, StreamId stream, Error error) {
   ++failures;
   count_rung(Rung::kFailed, requested);
-  if (getenv("DBG") != nullptr) {
-    std::map<std::uint64_t, std::array<double, 5>> by;
-    for (const auto& [key, pool] : pools) for (const Handle* h : pool.heap.handles()) {
-      auto& row = by[h->physical.size.count() >> 20];
-      row[0] += 1;
-      if (h->idle()) { row[1] += h->physical.size.mib(); continue; }
-      const auto e = pool.heap.free_ends(*h);
-      row[2] += e.front.mib(); row[3] += e.back.mib(); row[4] += (h->physical.size - h->used).mib() - e.front.mib() - e.back.mib();
-    }
-    fprintf(stderr, "fail %.1f MiB reserved %.1f limit %.1f cuts %lu fine %lu live %.1f\n", requested.mib(), physical.reserved().mib(), info.total_memory.mib(), cuts, exact_handles, live_bytes.mib());
-    for (auto& [size, r] : by) fprintf(stderr, "  %4lu MiB n=%.0f idle %.1f front %.1f back %.1f middle %.1f\n", size, r[0], r[1], r[2], r[3], r[4]);
-  }
   emit(EventKind::kOutOfMemory, VirtAddr{}, requested, stream);
   last_report.requested = requested;
   last_report.stats = stats_locked();
