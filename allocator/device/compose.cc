@@ -13,6 +13,9 @@ namespace {
 // worth a mapping.
 constexpr std::size_t kEndsLookedAt = 1024;
 constexpr Bytes kWorthAMapping = 2 * kMiB;
+// Addresses kept behind a view: half of it, or this, but no more than this part of the device's memory.
+constexpr Bytes kViewRoom = 256 * kMiB;
+constexpr std::uint64_t kRoomShare = 64;
 constexpr Bytes kSmall = 16 * kMiB;
 constexpr Bytes kWorthForSmall = 8 * kMiB;
 
@@ -147,6 +150,21 @@ DeviceAllocator::Impl::Composition DeviceAllocator::Impl::plan_composition(Fill&
   return plan;
 }
 
+// Addresses for a view: with room behind it, so that it can be extended, while there are plenty.
+Result<AddressRange> DeviceAllocator::Impl::take_view(Fill& fill, Bytes size) {
+  const Bytes room = std::max(Bytes(size.count() / 2),
+                              std::min(kViewRoom, Bytes(info.total_memory.count() / kRoomShare)));
+  Result<AddressRange> range = space.take_region(round_up(size + room, info.granularity));
+  if (!range.ok()) {
+    range = space.take_region(size);
+  }
+  if (!range.ok()) {
+    drop_unused_views(fill);
+    range = space.take_region(size);
+  }
+  return range;
+}
+
 // Maps the composition at fresh addresses. What it misses is obtained first.
 Result<Placement> DeviceAllocator::Impl::compose(Fill& fill, Bytes size, const Composition& plan) {
   Bytes total = plan.missing;
@@ -173,8 +191,7 @@ Result<Placement> DeviceAllocator::Impl::compose(Fill& fill, Bytes size, const C
   if (!roomy.ok()) {
     return roomy.error();
   }
-  const Result<AddressRange> range = space.take_region(
-      round_up(total + std::max(Bytes(total.count() / 2), kViewRoom), info.granularity));
+  const Result<AddressRange> range = take_view(fill, total);
   if (!range.ok()) {
     return range.error();
   }

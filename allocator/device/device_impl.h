@@ -30,9 +30,6 @@ namespace nofrag {
 // share a cache line (128 B on every device to date).
 inline constexpr Bytes kBlockUnit{512};
 
-// Addresses kept behind a view, so that it can be extended: at least this, or half of it.
-inline constexpr Bytes kViewRoom = 256 * kMiB;
-
 struct Pool {
   PoolKey key;
   RangeHeap heap;
@@ -142,6 +139,7 @@ class DeviceAllocator::Impl {
   std::vector<Handle*> free_wholes(Fill& fill);
   static std::size_t best_back(const std::vector<End>& backs, const std::vector<End>& fronts);
   Composition plan_composition(Fill& fill, Bytes size, bool thorough);
+  Result<AddressRange> take_view(Fill& fill, Bytes size);
   Result<Placement> compose(Fill& fill, Bytes size, const Composition& plan);
 
   // ladder.cc
@@ -177,6 +175,7 @@ class DeviceAllocator::Impl {
   Status make_room(Pool& pool, Handle& handle, bool wait);
   void note_emptied(Region& view);
   void drop_emptied_views();
+  void drop_unused_views(const Fill& fill);
 
   // reclaim.cc
   void finish_free(Block* block);

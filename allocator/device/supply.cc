@@ -143,6 +143,40 @@ void DeviceAllocator::Impl::drop_emptied_views() {
   emptied_views.clear();
 }
 
+// Takes away the views that nothing uses and whose handles are all mapped elsewhere too: for their
+// addresses.
+void DeviceAllocator::Impl::drop_unused_views(const Fill& fill) {
+  for (auto& [key, pool] : pools) {
+    if (!pool.lends()) {
+      continue;
+    }
+    std::vector<Mapping*> unused;
+    for (const auto& region : pool.heap.regions()) {
+      if (region->home) {
+        continue;
+      }
+      const std::size_t before = unused.size();
+      bool all = true;
+      RangeHeap::for_each_mapping(
+          *region, region->range.address, region->range.end(), [&](Mapping& mapping) {
+            all = all && mapping.blocks == 0 && mapping.pins == 0 && !mapping.stuck &&
+                  mapping.handle->mapping_count > 1 && mapping.handle->chosen != fill.id &&
+                  known_done(mapping);
+            unused.push_back(&mapping);
+          });
+      if (!all) {
+        unused.resize(before);
+      }
+    }
+    for (Mapping* mapping : unused) {
+      if (mapping->handle->mapping_count > 1 && unmap(mapping).ok()) {
+        pool.heap.drop(mapping);
+      }
+    }
+  }
+  drop_emptied_views();
+}
+
 DeviceAllocator::Impl::Supply DeviceAllocator::Impl::supply_for(Pool& pool) {
   // Asked once, so that everything after goes by what is known.
   if (!filling_pool()) {
