@@ -16,8 +16,8 @@ constexpr Bytes kWorthAMapping = 2 * kMiB;
 // Addresses kept behind a view: half of it, or this, but no more than this part of the device's memory.
 constexpr Bytes kViewRoom = 256 * kMiB;
 constexpr std::uint64_t kRoomShare = 64;
+// A request up to this size leaves free ends alone while nothing presses: it would only break them up.
 constexpr Bytes kSmall = 16 * kMiB;
-constexpr Bytes kWorthForSmall = 8 * kMiB;
 
 }  // namespace
 
@@ -102,7 +102,9 @@ DeviceAllocator::Impl::Composition DeviceAllocator::Impl::plan_composition(Fill&
                                                                            bool thorough) {
   std::vector<End> backs;
   std::vector<End> fronts;
-  free_ends(fill, thorough ? FreeIndex::kUnit : size <= kSmall ? kWorthForSmall : kWorthAMapping, &backs, &fronts);
+  if (thorough || size > kSmall) {
+    free_ends(fill, thorough ? FreeIndex::kUnit : kWorthAMapping, &backs, &fronts);
+  }
   const End none;
   std::size_t head = thorough ? best_back(backs, fronts) : 0;
   while (!thorough && head < backs.size() && backs[head].free >= size) {
