@@ -120,16 +120,25 @@ Result<Block*> DeviceAllocator::Impl::last_resort(Pool& pool,
 
 Result<Block*> DeviceAllocator::Impl::place(
     Pool& pool, Bytes size, Bytes requested, StreamClock& clock, Effort effort) {
-  Fill fill{pool, clock, ++fills};
-  fill.wait = effort != Effort::kEasy && !filling_pool();
-  // A private pool's memory never changes streams (range_heap.h); elsewhere pressure allows it.
-  // A large one does not wait for pressure: making the stream wait costs less than mapping or growing.
-  fill.cross = !filling_pool() && !pool.is_private() &&
-               (fill.wait || (size >= kWorthWaiting && streams.several()));
-  const Result<Placement> placement = find_place(fill, size, effort);
-  Result<Block*> taken = placement.ok() ? take(fill, placement.value(), requested)
-                                        : Result<Block*>(placement.error());
-  drop_emptied_views();
+  const bool may_wait = effort != Effort::kEasy && !filling_pool();
+  // A private pool's memory never changes streams (range_heap.h); elsewhere pressure allows it. A large
+  // request does not wait for pressure: making the stream wait costs less than mapping or growing.
+  const bool may_cross = !filling_pool() && !pool.is_private();
+  const bool cross = may_cross && (may_wait || (size >= kWorthWaiting && streams.several()));
+  const auto attempt = [&](bool across) -> Result<Block*> {
+    Fill fill{pool, clock, ++fills};
+    fill.wait = may_wait;
+    fill.cross = across;
+    const Result<Placement> placement = find_place(fill, size, effort);
+    Result<Block*> taken = placement.ok() ? take(fill, placement.value(), requested)
+                                          : Result<Block*>(placement.error());
+    drop_emptied_views();
+    return taken;
+  };
+  Result<Block*> taken = attempt(cross);
+  if (!taken.ok() && cross && !may_wait) {
+    taken = attempt(false);  // a stream that no event can be had of
+  }
   return taken;
 }
 
@@ -223,7 +232,7 @@ Result<Block*> DeviceAllocator::Impl::take(Fill& fill, const Placement& placemen
     foreign = true;
     if (waited.ok()) {
       waited = streams.wait_device(fill.clock, other, tick);
-      if (!waited.ok()) {
+      if (!waited.ok() && fill.wait) {
         waited = streams.wait_host(other, tick);
       }
     }

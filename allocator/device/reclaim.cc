@@ -24,8 +24,7 @@ constexpr std::size_t kUnaskedMarkers = 256;
 }  // namespace
 
 void DeviceAllocator::Impl::maybe_mark(StreamClock& clock, Bytes freed) {
-  clock.freed_since_marker += freed;
-  ++clock.frees_since_marker;
+  streams.note_freed(clock, freed);
   const bool several = streams.several();
   const Bytes enough =
       several ? kMarkBytesSeveral
@@ -86,6 +85,9 @@ void DeviceAllocator::Impl::defer_free(Block* block) {
 // Pending blocks whose streams are done become free. With `wait` the host waits for them.
 bool DeviceAllocator::Impl::settle_pending(bool wait) {
   bool any = false;
+  if (pending_bytes.is_zero()) {
+    return any;
+  }
   streams.for_each([&](StreamClock& clock) {
     if (clock.index >= waiting.size() || waiting[clock.index].empty()) {
       return;
@@ -128,15 +130,18 @@ void DeviceAllocator::Impl::settle() {
   if (!streams.several()) {
     return;
   }
-  streams.for_each([&](StreamClock& clock) {
+  streams.for_each_active([this](StreamClock& clock) {
     if (clock.freed_since_marker > Bytes(0)) {
       streams.mark(clock).ignore();  // refused during a capture: those blocks stay dirty
     }
     streams.poll(clock);
+    if (clock.taken_in != clock.completed) {
+      clock.taken_in = clock.completed;
+      for (auto& [key, pool] : pools) {
+        pool.heap.clean_done(clock);
+      }
+    }
   });
-  for (auto& [key, pool] : pools) {
-    streams.for_each([&heap = pool.heap](StreamClock& clock) { heap.clean_done(clock); });
-  }
 }
 
 // A released private pool may still be touched by graph replays that were launched before, on

@@ -64,7 +64,9 @@ Mapping* RangeHeap::alias(Region& region, VirtAddr address, Handle* handle) {
     part->state = BlockState::kShadow;
     if (from->state == BlockState::kFree) {
       part->state = BlockState::kFree;
-      part->clock = from->clock;
+      const bool done = sharing_ == Sharing::kShared && from->clock != nullptr &&
+                        from->clock->done(from->tick);
+      part->clock = done ? nullptr : from->clock;
       part->tick = from->tick;
       shelve(merge_neighbours(part));
     }

@@ -34,6 +34,9 @@ struct StreamClock {
   // its price, so that memory is already known to be safe when somebody needs it.
   Bytes freed_since_marker;
   std::uint32_t frees_since_marker = 0;
+  // Users' own: up to where they have taken in what is completed.
+  Tick taken_in = 0;
+  bool active = false;  // among Streams' active clocks
   // The thread a per-thread default stream belongs to: only it can record markers there. 0 = any.
   std::uint64_t owner_thread = 0;
   // What the driver calls the stream beside its handle, which it gives to the next stream once this

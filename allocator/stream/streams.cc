@@ -137,6 +137,7 @@ Status Streams::mark(StreamClock& clock) {
   }
   clock.markers.push_back(event.value());
   ++clock.issued;
+  activate(clock);
   clock.foreign = false;
   clock.freed_since_marker = Bytes(0);
   clock.frees_since_marker = 0;
@@ -184,9 +185,20 @@ void Streams::replace_captured_marker(StreamClock& clock) {
 }
 
 void Streams::poll_all() {
-  for (const auto& clock : clocks_) {
-    poll(*clock);
+  for_each_active([this](StreamClock& clock) { poll(clock); });
+}
+
+void Streams::activate(StreamClock& clock) {
+  if (!clock.active) {
+    clock.active = true;
+    active_.push_back(&clock);
   }
+}
+
+void Streams::note_freed(StreamClock& clock, Bytes size) {
+  clock.freed_since_marker += size;
+  ++clock.frees_since_marker;
+  activate(clock);
 }
 
 bool Streams::is_done(StreamClock& clock, Tick tick) {
@@ -288,6 +300,7 @@ void Streams::all_done(bool whatever_the_context) {
     // Work that no marker covers yet is done too: give it a tick that is complete from the start.
     ++clock->issued;
     ++clock->completed;
+    activate(*clock);  // something new to take in
     clock->freed_since_marker = Bytes(0);
     clock->frees_since_marker = 0;
     clock->retired = clock->retired || clock->gone;
@@ -298,6 +311,9 @@ void Streams::check() const {
   for (const auto& clock : clocks_) {
     NOFRAG_CHECK(clock->completed + clock->markers.size() == clock->issued,
                  "stream clock and its markers disagree");
+    const bool rests = clock->markers.empty() && clock->freed_since_marker.is_zero() &&
+                       clock->taken_in == clock->completed;
+    NOFRAG_CHECK(rests || clock->active, "a stream clock at work is not among the active ones");
   }
 }
 

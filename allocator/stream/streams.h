@@ -48,6 +48,8 @@ class Streams {
   // Asks the driver how far the stream has come.
   void poll(StreamClock& clock);
   void poll_all();
+  // Bytes were freed on the stream: its next marker will cover their use.
+  void note_freed(StreamClock& clock, Bytes size);
   // done(tick), asking the driver if it was not known to be.
   bool is_done(StreamClock& clock, Tick tick);
 
@@ -76,9 +78,24 @@ class Streams {
     }
   }
 
+  // Visits the clocks that may have something new: freed bytes, outstanding markers, or completed ticks
+  // not taken in. A process that makes a stream for each of its requests has thousands of others.
+  template <typename Visitor>
+  void for_each_active(Visitor&& visit) {
+    for (std::size_t i = 0; i < active_.size(); ++i) {
+      visit(*active_[i]);
+    }
+    std::erase_if(active_, [](StreamClock* clock) {
+      clock->active = !clock->markers.empty() || !clock->freed_since_marker.is_zero() ||
+                      clock->taken_in != clock->completed;
+      return !clock->active;
+    });
+  }
+
   void check() const;
 
  private:
+  void activate(StreamClock& clock);
   Result<EventId> take_event();
   void return_event(EventId event);
   void complete_through(StreamClock& clock, Tick tick);
@@ -105,6 +122,7 @@ class Streams {
     }
   };
   std::vector<std::unique_ptr<StreamClock>> clocks_;
+  std::vector<StreamClock*> active_;
   std::unordered_map<Key, StreamClock*, KeyHash> by_key_;
   StreamClock* last_used_ = nullptr;  // most calls name the stream of the call before
   std::vector<EventId> idle_events_;
