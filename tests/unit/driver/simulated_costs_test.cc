@@ -95,7 +95,7 @@ TEST_F(SimulatedCostsTest, InterpolatesAndExtrapolates) {
 // What replayed jobs paid on the card: 57 us to create and map a handle of up to 64 MiB, 36 to map one
 // at a further address.
 TEST_F(SimulatedCostsTest, HandlesAndAliasesCostWhatReplaysPay) {
-  for (const std::uint64_t mib : {2, 8, 16, 32, 64}) {
+  for (const std::uint64_t mib : std::vector<std::uint64_t>{2, 8, 16, 32, 64}) {
     const Bytes size = kMiB * mib;
     driver_.reset_ledger();
     const HandleId handle = driver_.create(kDevice, size).value();
@@ -128,15 +128,15 @@ TEST_F(SimulatedCostsTest, FurtherMappingsOfOneCall) {
     ASSERT_TRUE(driver.set_access(range, unit * 10, device));
     ASSERT_TRUE(driver.unmap(range, unit * 10));
   };
-  const auto spent = [&](DriverCall call) {
+  const auto paid = [&](DriverCall call) {
     return driver.ledger().microseconds[static_cast<std::size_t>(call)];
   };
   spend_on(DeviceOrdinal{0});
-  EXPECT_NEAR(spent(DriverCall::kSetAccess), 10 * 34, 1e-9);
-  EXPECT_NEAR(spent(DriverCall::kUnmap), 10 * 30, 1e-9);
+  EXPECT_NEAR(paid(DriverCall::kSetAccess), 10 * 34, 1e-9);
+  EXPECT_NEAR(paid(DriverCall::kUnmap), 10 * 30, 1e-9);
   spend_on(DeviceOrdinal{1});
-  EXPECT_NEAR(spent(DriverCall::kSetAccess), 34 + 9 * 24.5, 1e-9);
-  EXPECT_NEAR(spent(DriverCall::kUnmap), 30 + 9 * 25, 1e-9);
+  EXPECT_NEAR(paid(DriverCall::kSetAccess), 34 + 9 * 24.5, 1e-9);
+  EXPECT_NEAR(paid(DriverCall::kUnmap), 30 + 9 * 25, 1e-9);
 }
 
 TEST_F(SimulatedCostsTest, PeersCostMore) {
