@@ -7,6 +7,7 @@
 #include "cli/device_target.h"
 #include "cli/replay/replay_report.h"
 #include "config/parser.h"
+#include "device/tuning.h"
 #include "driver/real/real_driver.h"
 #include "driver/simulated/device_spec.h"
 
@@ -50,12 +51,14 @@ DeviceFinding examine(Driver& driver,
     finding.memory = memory.value();
   }
   const DeviceInfo& found = finding.info;
+  const Tuning tuning = tuning_of(options, found.granularity);
   if (options.backend == Backend::kPlain) {
     finding.would_use = "plain driver allocations, because backend:plain says so";
   } else if (found.virtual_memory) {
     finding.would_use = fmt::format(
-        "virtual memory in handles of {} (mapped in units of {}); RDMA capable: {}; shareable: {}",
-        readable_bytes(round_up(options.handle_size, found.granularity)),
+        "virtual memory in handles of {} to {} (in units of {}); RDMA capable: {}; shareable: {}",
+        readable_bytes(tuning.handle),
+        readable_bytes(tuning.largest),
         readable_bytes(found.granularity),
         !options.rdma          ? "no, rdma:false"
         : !found.rdma_with_vmm ? "no, the device does not offer it"

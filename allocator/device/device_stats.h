@@ -16,7 +16,7 @@ namespace nofrag {
 // rungs between kPressureCallbacks and kFailed are reserved for later releases.
 enum class Rung : unsigned char {
   kOwnFree = 1,            // free memory this stream may use at once
-  kOwnMappable = 2,        // idle handles of the same heap, moved under the request
+  kOwnMappable = 2,        // free memory of the same heap, mapped at new addresses
   kGrow = 3,               // new physical memory from the driver
   kOtherPools = 4,         // idle handles of other heaps and pools
   kDeviceWait = 5,         // memory other streams just freed, made safe by a device-side wait

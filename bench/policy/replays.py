@@ -1,7 +1,7 @@
 """Replays for the policy study: traces by group, runs of `nofrag replay`, remembered peers.
 
 The peers' models do not depend on the engine, so their runs are kept in build/study/peers.json, by the
-trace's contents; delete the file after a change to allocator/cli/peers.
+trace's contents and the device file's; delete the file after a change to allocator/cli/peers.
 """
 
 import concurrent.futures
@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 STORE = ROOT / "build/study"
 SCALES = (0.97, 1.013, 1.047)
 UNLIMITED = ""
+DEVICE = "h100-80g"
 STEPS = range(31)  # capacity over live from 1.000 to 1.030
 
 
@@ -28,8 +29,12 @@ class Trace:
     digest: str
 
 
+def digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
 def make_trace(group, name, path):
-    return Trace(group, name, path, hashlib.sha256(path.read_bytes()).hexdigest()[:16])
+    return Trace(group, name, path, digest(path))
 
 
 def pack(nofrag, csv, path):
@@ -82,11 +87,12 @@ class Runner:
     def __init__(self, nofrag):
         self.nofrag = nofrag
         self.pool = concurrent.futures.ThreadPoolExecutor(2)
+        self.prices = digest(ROOT / f"sim/{DEVICE}.json")
         self.store = STORE / "peers.json"
         self.peers = json.loads(self.store.read_text(encoding="utf-8")) if self.store.exists() else {}
 
     def replay(self, trace, allocator, conf, arguments):
-        command = [self.nofrag, "replay", str(trace.path), "--allocator", allocator, "--device", "sim:h100-80g"]
+        command = [self.nofrag, "replay", str(trace.path), "--allocator", allocator, "--device", f"sim:{DEVICE}"]
         command += ["--json", "-", "--quiet", *arguments]
         if conf:
             command += ["--conf", conf]
@@ -110,7 +116,7 @@ class Runner:
 
     def submit(self, trace, allocator, conf, capacity):
         """A future of the run. `capacity`: UNLIMITED, "1.020x" or "min" (the program's own search)."""
-        key = f"{trace.digest} {allocator} {capacity or 'unlimited'}"
+        key = f"{trace.digest} {self.prices} {allocator} {capacity or 'unlimited'}"
         if allocator != "nofrag" and key in self.peers:
             ready = concurrent.futures.Future()
             ready.set_result(self.peers[key])

@@ -4,7 +4,7 @@
  * Units: bytes, or counts since the device was first used.
  *   requested <= live <= allocated <= mapped_in_use <= reserved
  *   allocated == live + pending
- *   reserved  == allocated + stranded + free_handles
+ *   reserved  == allocated + stranded + free_ends + free_handles
  */
 #ifndef NOFRAG_STATS_H
 #define NOFRAG_STATS_H
@@ -30,8 +30,8 @@ typedef struct nofrag_device_stats {
   uint64_t limit_bytes;         /* most that reserved may be; UINT64_MAX = no limit of ours */
   uint64_t largest_free_run_bytes; /* longest contiguous mapped free range */
   uint64_t free_handles_bytes;     /* wholly free physical allocations: movable and returnable */
-  uint64_t stranded_bytes;         /* free in the middle of used physical allocations: out of reach */
-  uint64_t peak_live_bytes;        /* highest since start or nofrag_reset_peaks, as the next two */
+  uint64_t stranded_bytes;  /* free in the middle of used physical allocations: out of reach */
+  uint64_t peak_live_bytes; /* highest since start or nofrag_reset_peaks, as the next two */
   uint64_t peak_allocated_bytes;
   uint64_t peak_reserved_bytes;
   uint64_t live_blocks;

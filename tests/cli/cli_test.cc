@@ -245,6 +245,10 @@ TEST_F(CliTest, DoctorAnswersWithAndWithoutAGpu) {
   const json simulated = json::parse(run("doctor --device sim:h100-80g --json -").out);
   EXPECT_TRUE(simulated["devices"][0]["virtual_memory"].get<bool>());
   EXPECT_NE(
+      run("doctor --device sim:h100-80g --conf policy:lean").out.find("4.00 MiB to 16.00 MiB"),
+      std::string::npos)
+      << "the policy's sizes, not the option's zero";
+  EXPECT_NE(
       run("doctor --device sim:h100-80g --conf backend:plain").out.find("backend:plain says so"),
       std::string::npos);
 }

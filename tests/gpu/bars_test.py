@@ -16,7 +16,7 @@ GIB = 2**30
 def report(**changed):
     numbers = {"requested": 2 * GIB, "driver_free": 60 * GIB, "driver_total": 80 * GIB, "live": 11 * GIB, "pending": 0,
                "reserved": 12 * GIB, "limit": 13 * GIB, "free_handles": GIB // 2, "stranded": GIB // 2,
-               "largest_free_run": 0, "limit_reached": 1}
+               "largest_free_run": 0, "free_ends": GIB // 2, "composable": 0, "limit_reached": 1}
     return oom.judge({**numbers, **changed})
 
 
@@ -24,19 +24,24 @@ class Verdicts(unittest.TestCase):
     def test_what_idle_handles_and_the_limit_cover_is_not_short(self):
         self.assertEqual(report(requested=GIB * 3 // 2)["verdict"], "not short")
 
-    def test_one_byte_more_is_open_while_the_ends_of_two_handles_may_cover_it(self):
-        self.assertEqual(report(requested=GIB * 3 // 2 + 1)["verdict"], "open")
-        self.assertEqual(report(requested=GIB * 3 // 2 + 2 * oom.HANDLE + 1)["verdict"], "short")
+    def test_one_byte_more_is_short(self):
+        self.assertEqual(report(requested=GIB * 3 // 2 + 1)["verdict"], "short")
 
-    def test_nothing_stranded_leaves_nothing_open(self):
-        self.assertEqual(report(requested=GIB * 3 // 2 + 1, stranded=0)["verdict"], "short")
+    def test_the_best_ends_of_two_handles_count_and_no_others(self):
+        ends = 3 * oom.UNIT
+        self.assertEqual(report(requested=GIB * 3 // 2 + ends, composable=ends)["verdict"], "not short")
+        self.assertEqual(report(requested=GIB * 3 // 2 + ends + 1, composable=ends)["verdict"], "short")
+
+    def test_a_request_counts_rounded_up(self):
+        self.assertEqual(report(requested=GIB * 3 // 2 + 1, composable=oom.UNIT - 1)["verdict"], "short")
+        self.assertEqual(report(requested=GIB * 3 // 2 + 1, composable=oom.UNIT)["verdict"], "not short")
 
     def test_the_driver_counts_where_it_has_less_than_the_limit_allows(self):
         self.assertEqual(report(requested=GIB * 3 // 2, driver_free=0)["verdict"], "short")
         self.assertEqual(report(requested=GIB, limit=oom.NO_LIMIT, driver_free=GIB)["verdict"], "not short")
 
     def test_room_counts_in_whole_granules(self):
-        self.assertEqual(report(limit=12 * GIB + 1)["composable"], GIB // 2)
+        self.assertEqual(report(limit=12 * GIB + 1)["available"], GIB // 2)
 
 
 class Judgements(unittest.TestCase):

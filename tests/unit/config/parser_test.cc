@@ -75,7 +75,7 @@ TEST(ParseOptions, ProblemsNameTheKeyAndTheWayOut) {
       {"limit:", "option limit: \"\" is not a size (write 4096B, 512KiB, 500MiB or 24GiB)"},
       {"limit:24GB", "option limit: \"24GB\" is not a size (write 4096B, 512KiB, 500MiB or 24GiB)"},
       {"limit:-1", "option limit: \"-1\" is not a size (write 4096B, 512KiB, 500MiB or 24GiB)"},
-      {"handle_size:1MiB", "option handle_size: \"1MiB\" is outside 2MiB to 1GiB"},
+      {"handle_size:2GiB", "option handle_size: \"2GiB\" is outside 0B to 1GiB"},
       {"handle_size:none",
        "option handle_size: \"none\" is not a size (write 4096B, 512KiB, 500MiB or 24GiB)"},
       {"memory_fraction:1.5", "option memory_fraction: \"1.5\" is outside 0 to 1"},
