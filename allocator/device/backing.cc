@@ -13,6 +13,8 @@ namespace {
 
 // How many handles a large request is made of, where their size is free to choose.
 constexpr std::uint64_t kHandlesARequest = 4;
+// Where memory may run short, by how much a handle may reach beyond the gap it is mapped into.
+constexpr Bytes kMuchTooLarge = 4 * kMiB;
 // Below a twenty-fifth of what there is, memory does not run short soon.
 constexpr std::uint64_t kPlentyShare = 25;
 
@@ -197,7 +199,8 @@ Result<DeviceAllocator::Impl::Piece> DeviceAllocator::Impl::alias_idle(Fill& fil
   std::vector<Handle*>& own = supply(fill).own;
   for (std::size_t& i = fill.next_alias; i < own.size(); ++i) {
     Handle* handle = own[i];
-    if (handle == nullptr || handle->chosen == fill.id || handle->physical.size > want + room ||
+    if (handle == nullptr || handle->chosen == fill.id ||
+        handle->physical.size > want + (tight ? std::min(room, kMuchTooLarge) : room) ||
         handle->in(*placement.region) != nullptr ||
         !may_use(*handle, Bytes(0), handle->physical.size, fill.clock, fill.wait) ||
         !make_room(fill.pool, *handle, fill.wait).ok()) {

@@ -13,6 +13,8 @@ namespace {
 // worth a mapping.
 constexpr std::size_t kEndsLookedAt = 1024;
 constexpr Bytes kWorthAMapping = 2 * kMiB;
+// How much more than is needed makes a handle too large to end a composition with.
+constexpr Bytes kMuchTooLarge = 4 * kMiB;
 // Addresses kept behind a view: half of it, or this, but no more than this part of the device's memory.
 constexpr Bytes kViewRoom = 256 * kMiB;
 constexpr std::uint64_t kRoomShare = 64;
@@ -143,6 +145,11 @@ DeviceAllocator::Impl::Composition DeviceAllocator::Impl::plan_composition(Fill&
     std::size_t pick = next;
     while (pick + 1 < wholes.size() && wholes[pick + 1]->physical.size >= left) {
       ++pick;
+    }
+    // Where memory may run short, what is missing is rather made than taken from a much larger handle.
+    if (!thorough && tight && wholes[pick]->physical.size >= left + kMuchTooLarge &&
+        physical.reserved() + round_up(left, info.granularity) <= capacity()) {
+      break;
     }
     std::swap(wholes[pick], wholes[next]);
     plan.wholes.push_back(wholes[next++]);
