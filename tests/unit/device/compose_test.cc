@@ -124,7 +124,7 @@ TEST_F(ComposeTest, AnotherStreamsMemoryIsNotTakenForLittle) {
 // Two addresses a handle: a view in the way goes once its work is done, and not before.
 class FewAliases : public ComposeTest {
  protected:
-  // Handles 5 and 7 lie in a view too, in which the last work still runs.
+  // Two of the four idle handles, the highest one among them, lie in a view too, in which the last work still runs.
   void prepare() {
     Options options = crowd_options();
     options.max_aliases = 2;
@@ -142,10 +142,10 @@ class FewAliases : public ComposeTest {
     }
     expect_none(recorder_->take(), kChanges);
     in_view_ = homes.at(blocks_[14].value());
-    beside_ = homes.at(blocks_[2].value());
+    beside_ = homes.at(blocks_[6].value());
     ASSERT_EQ(recorder_->mappings(), kBlocks / 2 + 3);
   }
-  // Free handle 7, which has two addresses, and handle 1, which has one.
+  // Free handle 7, which has two addresses, and handle 3, which has one.
   void request() {
     free(in_view_);
     free(beside_);
