@@ -96,12 +96,11 @@ std::vector<Instruction> arena_script(std::uint64_t seed) {
   constexpr std::uint64_t kM = std::uint64_t{1} << 20;
   std::mt19937_64 random(seed);
   std::vector<Instruction> program;
-  for (int i = 0; i < 12; ++i) {
-    program.push_back({Op::kAlloc, kM * (2 + random() % 5), 0, 0});
-  }
   while (program.size() < 40) {
     const std::uint64_t dice = random() % 10;
-    if (dice < 5) {
+    if (program.size() < 12) {
+      program.push_back({Op::kAlloc, kM * (2 + random() % 5), 0, 0});
+    } else if (dice < 5) {
       const std::uint64_t size = kM * (3 + random() % 14);
       program.push_back({Op::kAlloc, size, random() % 8 == 0 ? 1U : 0U, 0});
     } else if (dice < 9) {

@@ -173,6 +173,27 @@ TEST_F(CutTest, AFailureInTheMiddleLosesNothing) {
   }
 }
 
+// The new handle can be neither used nor taken away again: its addresses are lost, the request goes
+// elsewhere.
+TEST_F(CutTest, ARefusedUndoInTheMiddleGoesElsewhere) {
+  for (const DriverCall call : {DriverCall::kMap, DriverCall::kSetAccess}) {
+    for (std::uint64_t nth = 1; nth <= 3; ++nth) {
+      for (std::uint64_t undo = 2; undo <= 4; ++undo) {  // the first unmapping is the cut's own
+        SCOPED_TRACE(std::string(to_string(call)) + " " + std::to_string(nth));
+        prepare();
+        sim_->fail_call(call, nth, Errc::kDriverFailure);
+        sim_->fail_call(DriverCall::kUnmap, undo, Errc::kDriverFailure);
+        const VirtAddr block = allocate(5 * kMiB);
+        EXPECT_FALSE(block.is_null());
+        allocator_->check();
+        sim_->clear_faults();
+        free(block);
+        EXPECT_FALSE(allocate(48 * kMiB).is_null()) << "all of it is there again";
+      }
+    }
+  }
+}
+
 // ---- policies
 
 class PolicyTest : public DeviceFixture {
