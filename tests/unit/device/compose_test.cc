@@ -176,6 +176,43 @@ TEST_F(FewAliases, TheOldestIdleViewGoesWhenItsWorkIsDone) {
   expect_none(calls, kWaits);
 }
 
+// Three addresses a handle, two views with handle 9 in front: the older one goes.
+TEST_F(ComposeTest, TheOlderOfTwoIdleViewsGoes) {
+  Options options = crowd_options();
+  options.max_aliases = 3;
+  crowd(options);
+  allocate(kHandle, kB);
+  free_handles({1, 3, 5, 7, 9});
+  work_is_done_at_once();
+  std::vector<VirtAddr> views;
+  // Of the handles beside 9, the highest, only one is free at a time.
+  std::map<std::uint64_t, VirtAddr> homes;
+  for (int i = 0; i < 5; ++i) {
+    const VirtAddr home = allocate(kHandle);
+    homes[home.value()] = home;
+  }
+  const VirtAddr highest = homes.at(blocks_[18].value());
+  for (const std::size_t partner : {1U, 3U, 5U}) {
+    const VirtAddr other = homes.at(blocks_[2 * partner].value());
+    free(highest);
+    free(other);
+    views.push_back(allocate(2 * kHandle));
+    EXPECT_EQ(recorder_->aliases(), 2 * views.size());
+    if (partner != 5U) {
+      free(views.back());
+      for (const VirtAddr home : {highest, other}) {
+        const Result<VirtAddr> again = allocator_->allocate(kHandle, kA);
+        ASSERT_TRUE(again.ok());
+        written(again.value(), kHandle, kA);
+        EXPECT_TRUE(again.value() == highest || again.value() == other) << home.value();
+      }
+    }
+  }
+  EXPECT_EQ(recorder_->most_mappings(), 3U);
+  // The third view took the place of the first: the second is whole.
+  EXPECT_EQ(recorder_->last_unmapped(), views[0]);
+}
+
 TEST_F(ComposeTest, NoHandleIsMappedMoreOftenThanAllowed) {
   for (const std::int64_t most : {1, 2, 3, 8}) {
     Options options;

@@ -115,12 +115,14 @@ TEST_F(CutTest, NothingIsCutDuringACapture) {
 TEST_F(CutTest, NothingIsCutInAPoolInUse) {
   start(64 * kMiB, options());
   begin_pool(kFirst, kA);
-  free(allocate(16 * kMiB));
+  const VirtAddr idle = allocate(16 * kMiB);
   allocate(16 * kMiB);
+  free(idle);
   EXPECT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
   work_is_done_at_once();
   recorder_->take();
   const VirtAddr block = allocator_->allocate_in_pool(6 * kMiB, kA, kFirst).value();
+  EXPECT_EQ(block, idle);
   EXPECT_EQ(count(recorder_->take(), "unmap"), 0);
   EXPECT_TRUE(allocator_->free(block).ok());
 }

@@ -27,6 +27,7 @@ class RecordingDriver final : public Driver {
   // How often a handle was mapped that was mapped already, and at how many addresses one was at most.
   [[nodiscard]] std::uint64_t aliases() const { return aliases_; }
   [[nodiscard]] std::uint64_t most_mappings() const { return most_mappings_; }
+  [[nodiscard]] VirtAddr last_unmapped() const { return last_unmapped_; }
   [[nodiscard]] std::size_t mappings() const { return mapped_.size(); }
 
   [[nodiscard]] std::string name() const override { return target_.name(); }
@@ -70,6 +71,7 @@ class RecordingDriver final : public Driver {
     if (status.ok()) {
       --mappings_[mapped_[address.value()]];
       mapped_.erase(address.value());
+      last_unmapped_ = address;
     }
     return status;
   }
@@ -131,6 +133,7 @@ class RecordingDriver final : public Driver {
   std::vector<std::string> calls_;
   std::map<std::uint64_t, std::uint64_t> mapped_;    // address -> handle
   std::map<std::uint64_t, std::uint64_t> mappings_;  // handle -> how many
+  VirtAddr last_unmapped_;
   std::uint64_t aliases_ = 0;
   std::uint64_t most_mappings_ = 0;
 };
