@@ -124,7 +124,8 @@ Block* DeviceAllocator::Impl::take_cut(Pool& pool,
                                        Bytes requested,
                                        StreamClock& clock) {
   Fill fill{pool, clock, ++fills};
-  const bool backed = back(fill, placement).ok();
+  // A mapping that failed and could not be undone has taken its place.
+  const bool backed = RangeHeap::open(placement) && back(fill, placement).ok() && RangeHeap::open(placement);
   Block* block = backed ? pool.heap.take(placement, requested, clock) : nullptr;
   drop_emptied_views();
   return block;

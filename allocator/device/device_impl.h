@@ -149,7 +149,8 @@ class DeviceAllocator::Impl {
   enum class Effort : unsigned char { kEasy, kPressure, kLast };
   Result<Block*> place(Pool& pool, Bytes size, Bytes requested, StreamClock& clock, Effort effort);
   Result<Placement> find_place(Fill& fill, Bytes size, Effort effort);
-  Result<Placement> window(Fill& fill, Bytes size, Effort effort);
+  Result<Placement> window(Fill& fill, Bytes size);
+  Result<Placement> backed_place(Fill& fill, const Placement& placement);
   bool composing_pays(Fill& fill, const Placement& found, Composition* plan);
   Result<Block*> take(Fill& fill, const Placement& placement, Bytes requested);
   Result<Block*> last_resort(Pool& pool, Bytes size, Bytes requested, StreamClock& clock);

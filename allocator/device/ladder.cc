@@ -147,27 +147,32 @@ Result<Placement> DeviceAllocator::Impl::find_place(Fill& fill, Bytes size, Effo
   if (effort == Effort::kLast) {
     return compose(fill, size, plan_composition(fill, size, true));
   }
-  Result<Placement> found = window(fill, size, effort);
+  Result<Placement> found = window(fill, size);
   if (!found.ok()) {
     return found.error();
   }
   if (tight && cut_under(found.value(), fill.pool)) {
-    found.value().missing = Bytes(0);
-    for (const Gap& gap : fill.pool.heap.gaps(found.value())) {
-      found.value().missing += gap.range.size;
+    found = window(fill, size);  // what misses how much is another matter now
+    if (!found.ok()) {
+      return found.error();
     }
   }
   const Bytes missing = found.value().missing;
   if (missing.is_zero() || within_soft_limit(missing, size)) {
-    const Status backed = back(fill, found.value());
-    return backed.ok() ? found : Result<Placement>(backed.error());
+    return backed_place(fill, found.value());
   }
   Composition plan;
   if (composing_pays(fill, found.value(), &plan)) {
     return compose(fill, size, plan);
   }
-  const Status backed = back(fill, found.value());
-  return backed.ok() ? found : Result<Placement>(backed.error());
+  return backed_place(fill, found.value());
+}
+
+Result<Placement> DeviceAllocator::Impl::backed_place(Fill& fill, const Placement& placement) {
+  if (const Status backed = back(fill, placement); !backed.ok()) {
+    return backed.error();
+  }
+  return placement;
 }
 
 // Which costs less: first in new memory, then in driver calls?
@@ -201,7 +206,7 @@ bool DeviceAllocator::Impl::composing_pays(Fill& fill, const Placement& found, C
 }
 
 // The place that misses the fewest bytes.
-Result<Placement> DeviceAllocator::Impl::window(Fill& fill, Bytes size, Effort effort) {
+Result<Placement> DeviceAllocator::Impl::window(Fill& fill, Bytes size) {
   RangeHeap& heap = fill.pool.heap;
   const auto scope = fill.cross ? RangeHeap::Scope::kAny : RangeHeap::Scope::kUsable;
   std::optional<Placement> found = heap.find_placement(size, fill.clock, scope);
@@ -220,7 +225,6 @@ Result<Placement> DeviceAllocator::Impl::window(Fill& fill, Bytes size, Effort e
     found = heap.find_placement(size, fill.clock, scope);
     NOFRAG_CHECK(found.has_value(), "a fresh region is too short for the request it was made for");
   }
-  static_cast<void>(effort);
   return *found;
 }
 

@@ -120,8 +120,10 @@ std::optional<Placement> RangeHeap::find_placement(Bytes size,
     return best;
   }
   around_longest(clean_.index);
+  // A stream that freed nothing here yet has no shelf.
+  const Shelf* own = clock.index < dirty_.size() ? dirty_[clock.index].get() : nullptr;
   for (const auto& shelf : dirty_) {
-    if (shelf != nullptr && (scope == Scope::kAny || shelf == dirty_[clock.index])) {
+    if (shelf != nullptr && (scope == Scope::kAny || shelf.get() == own)) {
       around_longest(shelf->index);
     }
   }
@@ -144,6 +146,17 @@ std::vector<Gap> RangeHeap::gaps(const Placement& placement) const {
     found.push_back({{start, end - start}, block->end() - end});
   }
   return found;
+}
+
+bool RangeHeap::open(const Placement& placement) {
+  const Block* block = covering(*placement.region, placement.address);
+  while (block != nullptr && block->address < placement.end()) {
+    if (block->state != BlockState::kFree && block->state != BlockState::kUnbacked) {
+      return false;
+    }
+    block = block->next;
+  }
+  return true;
 }
 
 Block* RangeHeap::take(const Placement& placement, Bytes requested, StreamClock& clock) {

@@ -81,6 +81,8 @@ class RangeHeap {
                                                         const StreamClock& clock,
                                                         Scope scope);
   [[nodiscard]] std::vector<Gap> gaps(const Placement& placement) const;
+  // Is everything under the placement free or unbacked?
+  [[nodiscard]] static bool open(const Placement& placement);
   // pre: everything under the placement is free and backed.
   Block* take(const Placement& placement, Bytes requested, StreamClock& clock);
   // Calls visit(clock, tick) for every dirty block of another stream under the placement.

@@ -48,11 +48,15 @@ void on_abort(int) {
   std::abort();
 }
 
+struct Totals {
+  std::uint64_t programs = 0;
+  std::uint64_t served = 0;
+  std::uint64_t refused = 0;
+  MappingCounts counts;
+};
+
 // The configuration is the seed's.
-void run_program(std::uint64_t seed,
-                 std::uint64_t steps,
-                 std::uint64_t* served,
-                 std::uint64_t* refused) {
+void run_program(std::uint64_t seed, std::uint64_t steps, Totals* totals) {
   const Config& config = configs()[seed % configs().size()];
   Generator generator(seed, config);
   World world(config);
@@ -70,32 +74,60 @@ void run_program(std::uint64_t seed,
   }
   running = nullptr;
   ASSERT_TRUE(world.ok()) << world.failure();
-  *served += world.served();
-  *refused += world.refused();
+  ++totals->programs;
+  totals->served += world.served();
+  totals->refused += world.refused();
+  totals->counts += world.counts();
+}
+
+// One line a configuration; each must have come to what it is there for.
+Totals judge(const std::vector<Totals>& by_config) {
+  Totals sum;
+  for (std::size_t i = 0; i < configs().size(); ++i) {
+    const Config& config = configs()[i];
+    const Totals& totals = by_config[i];
+    std::printf("%-30s %8llu served %6llu refused %7llu aliases %6llu evictions %5llu cuts\n",
+                config.name.c_str(),
+                static_cast<unsigned long long>(totals.served),
+                static_cast<unsigned long long>(totals.refused),
+                static_cast<unsigned long long>(totals.counts.aliases),
+                static_cast<unsigned long long>(totals.counts.evictions),
+                static_cast<unsigned long long>(totals.counts.cuts));
+    sum.served += totals.served;
+    sum.refused += totals.refused;
+    sum.counts += totals.counts;
+    if (totals.programs < 3) {
+      continue;
+    }
+    const bool aliases = config.virtual_memory && config.max_aliases > 1;
+    EXPECT_EQ(totals.counts.aliases > totals.programs, aliases) << config.name;
+  }
+  return sum;
 }
 
 TEST(Model, RandomProgramsKeepEveryPromise) {
-  std::uint64_t served = 0;
-  std::uint64_t refused = 0;
+  std::vector<Totals> by_config(configs().size());
   if (replay_steps != 0) {
-    run_program(first_seed, replay_steps, &served, &refused);
+    run_program(first_seed, replay_steps, by_config.data());
     return;
   }
   std::uint64_t seed = first_seed;
   for (std::uint64_t steps = 0; steps < total_steps; steps += kStepsPerProgram) {
-    run_program(seed++, kStepsPerProgram, &served, &refused);
+    run_program(seed, kStepsPerProgram, &by_config[seed % configs().size()]);
+    ++seed;
     if (HasFatalFailure()) {
       return;
     }
   }
-  std::printf("seeds %llu to %llu: %llu requests served, %llu refused\n",
+  std::printf("seeds %llu to %llu\n",
               static_cast<unsigned long long>(first_seed),
-              static_cast<unsigned long long>(seed - 1),
-              static_cast<unsigned long long>(served),
-              static_cast<unsigned long long>(refused));
+              static_cast<unsigned long long>(seed - 1));
+  const Totals sum = judge(by_config);
   // A generator that mostly fails, or never does, tests little.
-  EXPECT_GT(served, 2 * refused);
-  EXPECT_GT(refused, total_steps / 1000);
+  EXPECT_GT(sum.served, 2 * sum.refused);
+  EXPECT_GT(sum.refused, total_steps / 1000);
+  EXPECT_GT(sum.counts.evictions, 10U);
+  EXPECT_GT(sum.counts.cuts, 10U);
 }
 
 bool number_argument(const char* argument, const char* name, std::uint64_t* out) {

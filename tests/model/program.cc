@@ -20,6 +20,36 @@ Config make(const char* name, Bytes memory, std::uint64_t streams, Completion co
   return config;
 }
 
+Config with_policy(const char* name, Policy policy, Bytes memory, std::uint64_t streams) {
+  Config config = make(name, memory, streams, Completion::kByHand);
+  config.policy = policy;
+  config.handle_size = Bytes(0);
+  config.reserve_slack = -1;
+  return config;
+}
+
+// Policies as they are, few addresses a handle, small handles.
+void add_arenas(std::vector<Config>* all) {
+  all->push_back(with_policy("lean", Policy::kLean, 128 * kMiB, 2));
+  all->push_back(with_policy("balanced", Policy::kBalanced, 512 * kMiB, 2));
+  all->push_back(with_policy("balanced, one stream", Policy::kBalanced, 512 * kMiB, 1));
+  all->back().completion = Completion::kClock;
+  all->back().faults = false;
+  all->push_back(with_policy("fast", Policy::kFast, 2 * kGiB, 3));
+  all->push_back(make("one address a handle", 128 * kMiB, 2, Completion::kByHand));
+  all->back().max_aliases = 1;
+  all->push_back(make("two addresses a handle", 128 * kMiB, 3, Completion::kByHand));
+  all->back().max_aliases = 2;
+  all->push_back(make("two addresses, no pressure", 256 * kMiB, 1, Completion::kClock));
+  all->back().max_aliases = 2;
+  all->back().handle_size = 4 * kMiB;
+  all->back().faults = false;
+  all->back().pressure = false;
+  all->push_back(make("smallest handles", 128 * kMiB, 2, Completion::kClock));
+  all->back().handle_size = 2 * kMiB;
+  all->back().lag_us = 50;
+}
+
 std::vector<Config> make_configs() {
   std::vector<Config> all;
   all.push_back(make("one stream", 256 * kMiB, 1, Completion::kClock));
@@ -42,6 +72,7 @@ std::vector<Config> make_configs() {
   all.back().faults = false;
   all.push_back(make("no virtual memory", 256 * kMiB, 3, Completion::kByHand));
   all.back().virtual_memory = false;
+  add_arenas(&all);
   return all;
 }
 

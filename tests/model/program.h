@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "config/options.h"
 #include "driver/simulated/simulated_driver.h"
 
 namespace nofrag::model {
@@ -52,8 +53,10 @@ struct Config {
   std::string name = "default";
   Bytes granularity = 2 * kMiB;
   Bytes memory = 256 * kMiB;
-  Bytes handle_size = 8 * kMiB;
-  double reserve_slack = 0.01;
+  Bytes handle_size = 8 * kMiB;  // 0 = the policy's
+  double reserve_slack = 0.01;   // negative = the policy's
+  Policy policy = Policy::kBalanced;
+  std::int64_t max_aliases = 8;
   Bytes limit = kNoLimit;
   std::uint64_t streams = 1;
   std::uint64_t pools = 3;

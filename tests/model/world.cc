@@ -26,7 +26,9 @@ World::World(const Config& config)
   options.handle_size = config.handle_size;
   options.reserve_slack = config.reserve_slack;
   options.limit = config.limit;
-  auto made = DeviceAllocator::create(driver_, kDevice, options);
+  options.policy = config.policy;
+  options.max_aliases = config.max_aliases;
+  auto made = DeviceAllocator::create(counting_, kDevice, options);
   NOFRAG_CHECK(made.ok(), "the allocator could not be made");
   allocator_ = std::move(made.value());
 }
@@ -372,6 +374,10 @@ void World::check_all() {
   for (const Live& block : live_) {
     check_canary(block);
   }
+  // A mapping that the driver would not undo counts beside.
+  expect(
+      config_.faults || counts().most_mappings <= static_cast<std::uint64_t>(config_.max_aliases),
+      "a handle at more addresses than allowed");
 }
 
 void World::finish(bool all_returns) {
@@ -404,7 +410,8 @@ void World::finish(bool all_returns) {
   }
   if (live_.empty() && ok()) {
     allocator_->trim();
-    expect(!all_returns || allocator_->stats().reserved.is_zero(), "trim of an empty allocator leaves memory");
+    expect(!all_returns || allocator_->stats().reserved.is_zero(),
+           "trim of an empty allocator leaves memory");
     expect(!all_returns || allocator_->stats().pools == 1, "released pools stay");
   }
   allocator_.reset();

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "counting_driver.h"
 #include "device/device_allocator.h"
 #include "program.h"
 
@@ -33,6 +34,7 @@ class World {
   [[nodiscard]] const std::string& failure() const { return failure_; }
   [[nodiscard]] std::uint64_t served() const { return served_; }
   [[nodiscard]] std::uint64_t refused() const { return refused_; }
+  [[nodiscard]] MappingCounts counts() const { return counting_.counts(); }
   [[nodiscard]] SimulatedDriver& driver() { return driver_; }
   [[nodiscard]] DeviceAllocator& allocator() { return *allocator_; }
 
@@ -88,6 +90,7 @@ class World {
 
   Config config_;
   SimulatedDriver driver_;
+  CountingDriver counting_{driver_};
   std::unique_ptr<DeviceAllocator> allocator_;
   std::vector<Live> live_;
   std::map<std::uint64_t, std::uint64_t> extents_;  // live blocks: begin -> end

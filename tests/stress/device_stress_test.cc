@@ -3,6 +3,7 @@
 // suffice. Every block's bytes carry its canary; the simulated driver reports unordered use.
 #include <array>
 #include <atomic>
+#include <cstdio>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -10,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "counting_driver.h"
 #include "device/device_allocator.h"
 #include "driver/simulated/simulated_driver.h"
 
@@ -53,12 +55,13 @@ class Exchange {
 
 class DeviceStress : public testing::Test {
  protected:
-  void start(Bytes memory, bool virtual_memory) {
+  void start(Bytes memory, bool virtual_memory, const Options& options = Options{}) {
     SimulatedDeviceSpec spec;
     spec.info.total_memory = memory;
     spec.info.virtual_memory = virtual_memory;
     driver_ = std::make_unique<SimulatedDriver>(spec);
-    allocator_ = std::move(DeviceAllocator::create(*driver_, kDevice, Options{}).value());
+    counting_ = std::make_unique<CountingDriver>(*driver_);
+    allocator_ = std::move(DeviceAllocator::create(*counting_, kDevice, options).value());
     allocator_->add_pressure_callback([this](DeviceOrdinal, Bytes) {
       Block block;
       if (!exchange_.take(0, &block)) {
@@ -85,7 +88,7 @@ class DeviceStress : public testing::Test {
   }
 
   void allocate(std::mt19937_64& random, StreamId stream, std::vector<Block>* own) {
-    const Bytes size(1 + random() % (std::uint64_t{1} << (9 + random() % 14)));
+    const Bytes size(1 + random() % (std::uint64_t{1} << (9 + random() % doublings_)));
     const Result<VirtAddr> address = allocator_->allocate(size, stream);
     if (!address.ok()) {
       ++refused_;
@@ -108,6 +111,13 @@ class DeviceStress : public testing::Test {
                                           : 0x200U + static_cast<unsigned>(number));
     std::vector<Block> own;
     for (int step = 0; step < steps; ++step) {
+      // A job's step ends: everything goes at once, so that whole handles become idle.
+      if (burst_ != 0 && step % burst_ == burst_ - 1) {
+        for (const Block& block : own) {
+          give_back(block);
+        }
+        own.clear();
+      }
       const std::uint64_t dice = random() % 100;
       Block block;
       if (dice < 45) {
@@ -206,8 +216,11 @@ class DeviceStress : public testing::Test {
   }
 
   std::unique_ptr<SimulatedDriver> driver_;
+  std::unique_ptr<CountingDriver> counting_;
   std::unique_ptr<DeviceAllocator> allocator_;
   Exchange exchange_;
+  int burst_ = 0;                 // after how many steps a thread gives back all it has; 0 = never
+  std::uint64_t doublings_ = 14;  // of the largest request above 512 bytes
   std::atomic<std::uint64_t> next_tag_{0};
   std::atomic<std::uint64_t> served_{0};
   std::atomic<std::uint64_t> refused_{0};
@@ -223,6 +236,48 @@ TEST_F(DeviceStress, TooLittleMemory) {
   start(96 * kMiB, true);
   run(kSteps);
   EXPECT_GT(refused_.load(), 0U);
+}
+
+// Memory in small handles at few or many addresses, under every policy: views come and go while other
+// threads allocate and free through them.
+class ArenaStress : public DeviceStress, public testing::WithParamInterface<std::int64_t> {};
+
+TEST_P(ArenaStress, ViewsUnderEveryPolicy) {
+  doublings_ = 16;
+  for (const Policy policy : {Policy::kLean, Policy::kBalanced, Policy::kFast}) {
+    Options options;
+    options.policy = policy;
+    options.max_aliases = GetParam();
+    options.handle_size = policy == Policy::kLean ? 2 * kMiB : 8 * kMiB;
+    start(128 * kMiB, true, options);
+    run(kSteps / 2);
+    const MappingCounts counts = counting_->counts();
+    std::printf("%llu aliases, %llu evictions, %llu cuts\n",
+                static_cast<unsigned long long>(counts.aliases),
+                static_cast<unsigned long long>(counts.evictions),
+                static_cast<unsigned long long>(counts.cuts));
+    EXPECT_EQ(counts.aliases > 0, GetParam() > 1);
+    EXPECT_LE(counts.most_mappings, static_cast<std::uint64_t>(GetParam()));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Addresses, ArenaStress, testing::Values(1, 2, 8));
+
+// Steps that end leave idle handles, which are cut under the blocks of the next ones.
+TEST_F(DeviceStress, CutsBetweenThreads) {
+  doublings_ = 15;
+  burst_ = 40;
+  Options options;
+  options.policy = Policy::kLean;
+  options.handle_size = 32 * kMiB;
+  start(512 * kMiB, true, options);
+  driver_->set_stream_lag_us(0);
+  run(kSteps / 2);
+  const MappingCounts counts = counting_->counts();
+  std::printf("%llu aliases, %llu cuts\n",
+              static_cast<unsigned long long>(counts.aliases),
+              static_cast<unsigned long long>(counts.cuts));
+  EXPECT_GT(counts.cuts, 0U);
 }
 
 TEST_F(DeviceStress, PlainBackend) {

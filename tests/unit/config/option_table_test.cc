@@ -26,6 +26,20 @@ TEST(OptionTable, DefaultsAreWhatTheParserReads) {
   }
 }
 
+// A number that means "as the policy says" names the policies' numbers in its text.
+TEST(OptionTable, NumbersOfAPolicyAreDocumented) {
+  for (const OptionRow& row : option_table()) {
+    if (row.key == "handle_size" || row.key == "reserve_slack" || row.key == "max_cuts") {
+      for (const char* word : {"as the policy says", "balanced", "lean", "fast"}) {
+        EXPECT_NE(row.doc.find(word), std::string_view::npos) << row.key << ": " << word;
+      }
+    }
+    if (row.key == "policy") {
+      EXPECT_EQ(row.accepted, "balanced, lean, fast");
+    }
+  }
+}
+
 TEST(OptionTable, FormatBytesUsesTheLargestWholeUnit) {
   EXPECT_EQ(format_bytes(Bytes(0)), "0B");
   EXPECT_EQ(format_bytes(Bytes(1000)), "1000B");

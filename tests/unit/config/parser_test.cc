@@ -48,6 +48,28 @@ TEST(ParseOptions, EveryTypeIsRead) {
   EXPECT_EQ(parsed.given.count(), 11U);
 }
 
+TEST(ParseOptions, ThePolicyAndItsSingleNumbers) {
+  const Options defaults;
+  EXPECT_EQ(defaults.policy, Policy::kBalanced);
+  EXPECT_EQ(defaults.handle_size, Bytes(0)) << "as the policy says";
+  EXPECT_LT(defaults.reserve_slack, 0) << "as the policy says";
+  EXPECT_EQ(defaults.max_cuts, -1) << "as the policy says";
+  EXPECT_EQ(parse("policy:lean").options.policy, Policy::kLean);
+  EXPECT_EQ(parse("policy:balanced").options.policy, Policy::kBalanced);
+  const Parsed parsed =
+      parse("policy:fast,handle_size:0,reserve_slack:-1,max_aliases:1,max_cuts:1000000");
+  EXPECT_TRUE(parsed.good) << parsed.problems[0];
+  EXPECT_EQ(parsed.options.policy, Policy::kFast);
+  EXPECT_EQ(parsed.options.handle_size, Bytes(0));
+  EXPECT_DOUBLE_EQ(parsed.options.reserve_slack, -1);
+  EXPECT_EQ(parsed.options.max_aliases, 1);
+  EXPECT_EQ(parsed.options.max_cuts, 1000000);
+  EXPECT_EQ(parsed.given.count(), 5U);
+  EXPECT_EQ(parse("max_cuts:0").options.max_cuts, 0);
+  EXPECT_EQ(parse("max_cuts:-1").options.max_cuts, -1);
+  EXPECT_EQ(parse("max_aliases:64").options.max_aliases, 64);
+}
+
 TEST(ParseOptions, LastOfAKeyHolds) {
   EXPECT_EQ(parse("limit:1GiB,limit:2GiB").options.limit, 2 * kGiB);
 }
@@ -76,6 +98,11 @@ TEST(ParseOptions, ProblemsNameTheKeyAndTheWayOut) {
       {"limit:24GB", "option limit: \"24GB\" is not a size (write 4096B, 512KiB, 500MiB or 24GiB)"},
       {"limit:-1", "option limit: \"-1\" is not a size (write 4096B, 512KiB, 500MiB or 24GiB)"},
       {"handle_size:2GiB", "option handle_size: \"2GiB\" is outside 0B to 1GiB"},
+      {"max_aliases:0", "option max_aliases: \"0\" is outside 1 to 64"},
+      {"max_aliases:65", "option max_aliases: \"65\" is outside 1 to 64"},
+      {"max_cuts:-2", "option max_cuts: \"-2\" is outside -1 to 1000000"},
+      {"reserve_slack:-1.5", "option reserve_slack: \"-1.5\" is outside -1 to 10"},
+      {"policy:leanest", "option policy: \"leanest\" is not one of balanced, lean, fast"},
       {"handle_size:none",
        "option handle_size: \"none\" is not a size (write 4096B, 512KiB, 500MiB or 24GiB)"},
       {"memory_fraction:1.5", "option memory_fraction: \"1.5\" is outside 0 to 1"},

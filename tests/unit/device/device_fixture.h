@@ -5,6 +5,7 @@
 // violation and no leak.
 #pragma once
 
+#include <algorithm>
 #include <map>
 
 #include <gtest/gtest.h>
@@ -22,9 +23,17 @@ class DeviceFixture : public testing::Test {
   static constexpr StreamId kC{0x300};
   using Calls = std::vector<std::string>;
 
-  ~DeviceFixture() override {
+  ~DeviceFixture() override { finish(); }
+
+  // Everything that must hold at the end; start() may follow.
+  void finish() {
     if (allocator_ != nullptr) {
+      sim_->clear_faults();
       allocator_->check();
+      for (const auto& [address, content] : tags_) {
+        EXPECT_TRUE(sim_->check_contents(VirtAddr(address), content.first, content.second).ok());
+      }
+      tags_.clear();
       allocator_.reset();
       EXPECT_TRUE(sim_->leaks().none());
       EXPECT_EQ(sim_->violation_count(), 0U)
@@ -33,14 +42,18 @@ class DeviceFixture : public testing::Test {
   }
 
   void start(Bytes memory, Bytes handle = 4 * kMiB, bool virtual_memory = true) {
+    Options options;
+    options.handle_size = handle;
+    start(memory, options, virtual_memory);
+  }
+  void start(Bytes memory, const Options& options, bool virtual_memory = true) {
+    finish();
     SimulatedDeviceSpec spec;
     spec.info.total_memory = memory;
     spec.info.virtual_memory = virtual_memory;
     sim_ = std::make_unique<SimulatedDriver>(spec);
     sim_->set_completion(Completion::kByHand);
     recorder_ = std::make_unique<RecordingDriver>(*sim_);
-    Options options;
-    options.handle_size = handle;
     allocator_ = std::move(DeviceAllocator::create(*recorder_, kDevice, options).value());
   }
 
@@ -75,6 +88,24 @@ class DeviceFixture : public testing::Test {
   }
   [[nodiscard]] std::uint64_t rung(Rung rung) const {
     return allocator_->stats().rungs[static_cast<std::size_t>(rung)];
+  }
+  // How many of the calls begin with `name`.
+  static std::ptrdiff_t count(const Calls& calls, const std::string& name) {
+    return std::count_if(calls.begin(), calls.end(), [&name](const std::string& call) {
+      return call == name || call.rfind(name + " ", 0) == 0;
+    });
+  }
+  // Without the questions about how far streams have come.
+  static Calls without_questions(Calls calls) {
+    std::erase(calls, "event_query");
+    std::erase(calls, "event_record");
+    return calls;
+  }
+  // From here on work is done as soon as it is queued.
+  void work_is_done_at_once() {
+    sim_->complete_all();
+    sim_->set_completion(Completion::kClock);
+    sim_->set_stream_lag_us(0);
   }
   void begin_pool(PoolKey pool, StreamId stream) {
     ASSERT_TRUE(

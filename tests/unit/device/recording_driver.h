@@ -4,6 +4,8 @@
 // Threads: none. Failure: the simulated driver's.
 #pragma once
 
+#include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,12 @@ class RecordingDriver final : public Driver {
     taken.swap(calls_);
     return taken;
   }
+
+  // How often a handle was mapped that was mapped already, and at how many addresses one was at most.
+  [[nodiscard]] std::uint64_t aliases() const { return aliases_; }
+  [[nodiscard]] std::uint64_t most_mappings() const { return most_mappings_; }
+  [[nodiscard]] VirtAddr last_unmapped() const { return last_unmapped_; }
+  [[nodiscard]] std::size_t mappings() const { return mapped_.size(); }
 
   [[nodiscard]] std::string name() const override { return target_.name(); }
   Result<int> device_count() override { return target_.device_count(); }
@@ -44,7 +52,14 @@ class RecordingDriver final : public Driver {
   }
   Status map(VirtAddr address, Bytes size, HandleId handle) override {
     note("map", size);
-    return target_.map(address, size, handle);
+    const Status status = target_.map(address, size, handle);
+    if (status.ok()) {
+      mapped_[address.value()] = handle.raw;
+      std::uint64_t& count = mappings_[handle.raw];
+      aliases_ += ++count > 1 ? 1U : 0U;
+      most_mappings_ = std::max(most_mappings_, count);
+    }
+    return status;
   }
   Status set_access(VirtAddr address, Bytes size, DeviceOrdinal d) override {
     note("set_access", size);
@@ -52,7 +67,13 @@ class RecordingDriver final : public Driver {
   }
   Status unmap(VirtAddr address, Bytes size) override {
     note("unmap", size);
-    return target_.unmap(address, size);
+    const Status status = target_.unmap(address, size);
+    if (status.ok()) {
+      --mappings_[mapped_[address.value()]];
+      mapped_.erase(address.value());
+      last_unmapped_ = address;
+    }
+    return status;
   }
   Result<VirtAddr> malloc(DeviceOrdinal d, Bytes size) override {
     note("malloc", size);
@@ -110,6 +131,11 @@ class RecordingDriver final : public Driver {
 
   SimulatedDriver& target_;
   std::vector<std::string> calls_;
+  std::map<std::uint64_t, std::uint64_t> mapped_;    // address -> handle
+  std::map<std::uint64_t, std::uint64_t> mappings_;  // handle -> how many
+  VirtAddr last_unmapped_;
+  std::uint64_t aliases_ = 0;
+  std::uint64_t most_mappings_ = 0;
 };
 
 }  // namespace nofrag

@@ -29,7 +29,16 @@ class HeapFixture : public testing::Test {
     for (Block* block : live_) {
       heap_->free(block, block->clock->stamp());
     }
+    while (!heap_->stuck().empty()) {
+      heap_->drop(heap_->stuck().back());
+    }
+    while (!heap_->lost().empty()) {
+      heap_->detach_lost(heap_->lost().back());
+    }
     while (Handle* handle = heap_->first_idle()) {
+      while (handle->mapping_count > 1) {
+        heap_->drop(handle->mappings);
+      }
       heap_->detach(handle);
     }
     heap_->check();
@@ -39,6 +48,8 @@ class HeapFixture : public testing::Test {
     heap_ = std::make_unique<RangeHeap>(context_, sharing);
     heap_->add_region({kBase, 64 * kMiB}, true);
   }
+  // Another region, far from all others.
+  Region& view(Bytes size) { return heap_->add_region({kBase + kGiB * ++views_, size}, false); }
   Region& region() { return *heap_->regions().front(); }
   static VirtAddr at(Bytes offset) { return kBase + offset; }
   Handle* attach(Bytes offset, Bytes size) {
@@ -73,6 +84,7 @@ class HeapFixture : public testing::Test {
   std::unique_ptr<RangeHeap> heap_;
   std::vector<Block*> live_;
   std::uint64_t last_handle_ = 0;
+  std::uint64_t views_ = 0;
 };
 
 }  // namespace nofrag

@@ -110,6 +110,19 @@ TEST_F(PlacementTest, ForeignMemoryIsNamedToTheCaller) {
   EXPECT_EQ(taken->clock, &clock);
 }
 
+// Its index lies beyond the marks that the heap has seen (AddressSanitizer looks at the access).
+TEST_F(PlacementTest, AStreamThatFreedNothingYetHasNoMemoryOfItsOwn) {
+  streams_.clock(kA);
+  attach(Bytes(0), 4 * kMiB);
+  free(allocate(4 * kMiB, kA));
+  for (std::uint64_t i = 0; i < 64; ++i) {
+    const StreamClock& fresh = streams_.clock(StreamId(0x1000 + i));
+    const auto placement = heap_->find_placement(3 * kMiB, fresh, RangeHeap::Scope::kUsable);
+    ASSERT_TRUE(placement.has_value());
+    EXPECT_EQ(placement->address, at(4 * kMiB)) << "beside what stream A freed";
+  }
+}
+
 TEST_F(PlacementTest, NoPlaceMissesFewerBytes) {
   std::mt19937_64 random(5);
   streams_.clock(kB);
