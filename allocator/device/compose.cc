@@ -23,7 +23,7 @@ void DeviceAllocator::Impl::free_ends(const Fill& fill, bool thorough, std::vect
   std::size_t looked_at = 0;
   for (Handle* handle : handles) {
     const Bytes least = thorough ? FreeIndex::kUnit : kWorthAMapping;
-    if (handle->idle() || handle->physical.size - handle->used < least) {
+    if (handle->idle() || handle->pins != 0 || handle->physical.size - handle->used < least) {
       continue;
     }
     if (!thorough && ++looked_at > kEndsLookedAt) {

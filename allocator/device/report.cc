@@ -21,6 +21,17 @@ std::string human(Bytes bytes) {
   return text;
 }
 
+// What is free in a pinned handle serves only where it is.
+void note_pinned(const Handle& handle, DeviceStats* s) {
+  const Bytes size = handle.physical.size;
+  s->pinned += size;
+  if (handle.idle()) {
+    s->mapped_in_use += size;
+    s->free_handles -= size;
+    s->stranded += size;
+  }
+}
+
 }  // namespace
 
 DeviceStats DeviceAllocator::Impl::stats_locked() const {
@@ -55,6 +66,10 @@ DeviceStats DeviceAllocator::Impl::stats_locked() const {
   const Handle* whose[2][2] = {};
   for (const auto& [key, pool] : pools) {
     for (const Handle* handle : pool.heap.handles()) {
+      if (handle->pins != 0) {
+        note_pinned(*handle, &s);
+        continue;
+      }
       if (handle->idle()) {
         continue;
       }
@@ -133,6 +148,7 @@ void DeviceAllocator::Impl::check_locked() const {
     }
   }
   NOFRAG_CHECK(pending <= s.pending, "pending bytes differ from the waiting blocks");
+  check_pins();
 }
 
 std::string DeviceAllocator::last_oom_message() const {
@@ -143,10 +159,12 @@ std::string DeviceAllocator::last_oom_message() const {
   if (r.limit_reached) {
     text += "The limit of " + human(s.limit) + " is reached. ";
   }
+  const std::string pinned = s.pinned.is_zero() ? "" : " or in pinned ones";
   text += "nofrag holds " + human(s.reserved) + " from the driver: " + human(s.live) + " live, " +
           human(s.pending) + " waiting for streams, " + human(s.free_handles) +
-          " free in whole handles, up to " + human(s.composable) + " more at the ends of used ones, " +
-          human(s.stranded) + " in the middle of used ones, out of reach. The driver has " + human(r.driver_free) + " of " +
+          " free in whole handles, up to " + human(s.composable) +
+          " more at the ends of used ones, " + human(s.stranded) + " in the middle of used ones" +
+          pinned + ", out of reach. The driver has " + human(r.driver_free) + " of " +
           human(r.driver_total) + " free.";
   return text;
 }
