@@ -299,6 +299,7 @@ class Program {
     const Bytes size = round_up(requested, kUnit);
     const std::uint64_t stream = below(setting_.streams);
     const bool single = setting_.singles && below(4) == 0;
+    const Bytes could = obtainable(before) - (single ? before.composable_ends : Bytes(0));
     const Result<VirtAddr> address = single ? allocator_->allocate_single(requested, id(stream))
                                             : allocator_->allocate(requested, id(stream));
     expect(before.problem.empty(), before.problem);
@@ -317,7 +318,6 @@ class Program {
     // While a pool is being filled nothing may be waited for, and what it keeps is its own.
     const Bytes whole = round_up(size, setting_.granularity);
     const Bytes needed = kAliasEngine && !single ? size : whole;
-    const Bytes could = obtainable(before) - (single ? before.composable_ends : Bytes(0));
     expect(filling_ || could < needed,
            std::to_string(size.count()) + " bytes were refused although " +
                std::to_string(could.count()) + " could be had (" +
