@@ -3,6 +3,7 @@
 
 import argparse
 import pathlib
+import re
 import tempfile
 import unittest
 
@@ -16,7 +17,7 @@ GIB = 2**30
 def report(**changed):
     numbers = {"requested": 2 * GIB, "driver_free": 60 * GIB, "driver_total": 80 * GIB, "live": 11 * GIB, "pending": 0,
                "reserved": 12 * GIB, "limit": 13 * GIB, "free_handles": GIB // 2, "stranded": GIB // 2,
-               "largest_free_run": 0, "limit_reached": 1}
+               "largest_free_run": 0, "free_ends": 3 * oom.GRANULE, "composable": 0, "limit_reached": 1}
     return oom.judge({**numbers, **changed})
 
 
@@ -24,19 +25,28 @@ class Verdicts(unittest.TestCase):
     def test_what_idle_handles_and_the_limit_cover_is_not_short(self):
         self.assertEqual(report(requested=GIB * 3 // 2)["verdict"], "not short")
 
-    def test_one_byte_more_is_open_while_the_ends_of_two_handles_may_cover_it(self):
-        self.assertEqual(report(requested=GIB * 3 // 2 + 1)["verdict"], "open")
-        self.assertEqual(report(requested=GIB * 3 // 2 + 2 * oom.HANDLE + 1)["verdict"], "short")
+    def test_one_byte_more_is_short(self):
+        self.assertEqual(report(requested=GIB * 3 // 2 + 1)["verdict"], "short")
 
-    def test_nothing_stranded_leaves_nothing_open(self):
-        self.assertEqual(report(requested=GIB * 3 // 2 + 1, stranded=0)["verdict"], "short")
+    def test_two_ends_count_and_what_is_stranded_does_not(self):
+        self.assertEqual(report(requested=GIB * 3 // 2 + 512, composable=512)["verdict"], "not short")
+        self.assertEqual(report(requested=GIB * 3 // 2 + 513, composable=512)["verdict"], "short")
+        self.assertEqual(report(requested=GIB * 3 // 2 + 1, stranded=GIB)["verdict"], "short")
 
     def test_the_driver_counts_where_it_has_less_than_the_limit_allows(self):
         self.assertEqual(report(requested=GIB * 3 // 2, driver_free=0)["verdict"], "short")
         self.assertEqual(report(requested=GIB, limit=oom.NO_LIMIT, driver_free=GIB)["verdict"], "not short")
 
     def test_room_counts_in_whole_granules(self):
-        self.assertEqual(report(limit=12 * GIB + 1)["composable"], GIB // 2)
+        self.assertEqual(report(limit=12 * GIB + 1)["obtainable"], GIB // 2)
+
+    def test_the_structure_is_that_of_the_header(self):
+        header = (pathlib.Path(__file__).parents[2] / "include/nofrag/nofrag.h").read_text()
+        body = header[header.index("typedef struct nofrag_oom_report {"):header.index("} nofrag_oom_report;")]
+        fields = re.findall(r"^  \w+\*? (\w+)(?:\[\d\])?;", body, re.MULTILINE)
+        ours = ["reserved" if name == "spare" else name + "_bytes" if name in oom._U64 else name
+                for name, _ in oom.Report._fields_]
+        self.assertEqual(fields, ours)
 
 
 class Judgements(unittest.TestCase):

@@ -1,26 +1,24 @@
 """What nofrag reports when an allocation fails, and whether the request was truly too large.
 
 The promise (docs/design.md): a request fails only if what can be composed does not cover it: whole
-idle handles, what the driver and the limit still allow in whole granules, and the free ends of two
-handles in use. The report counts the first two exactly. The ends are part of `stranded_bytes` and
-smaller than two handles, so between "short" and "not short" lies a band that the report leaves open.
+idle handles, what the driver and the limit still allow in whole granules, and the best free back and
+free front of two handles in use. The report counts all three.
 """
 
 import ctypes as C
 import threading
 
 GRANULE = 2 << 20
-HANDLE = 16 << 20  # the largest that the allocator makes by default
 NO_LIMIT = 2**64 - 1
 _U64 = ["requested", "driver_free", "driver_total", "live", "pending", "reserved", "limit", "free_handles",
-        "stranded", "largest_free_run"]
+        "stranded", "largest_free_run", "free_ends", "composable"]
 
 
 class Report(C.Structure):
     """nofrag_oom_report, version 1."""
 
     _fields_ = [("struct_size", C.c_uint32), ("version", C.c_uint32), ("device", C.c_int32), ("limit_reached", C.c_int32),
-                ("stream", C.c_void_p), *[(name, C.c_uint64) for name in _U64], ("spare", C.c_uint64 * 6)]
+                ("stream", C.c_void_p), *[(name, C.c_uint64) for name in _U64], ("spare", C.c_uint64 * 4)]
 
     def numbers(self):
         return {**{name: getattr(self, name) for name in _U64}, "limit_reached": self.limit_reached}
@@ -52,14 +50,10 @@ class Watch:
 
 
 def judge(numbers):
-    """The report's numbers with `composable` and a verdict: short, not short, or open."""
+    """The report's numbers with `obtainable`, the largest request that had to be served, and a verdict."""
     room = numbers["driver_free"]
     if numbers["limit"] != NO_LIMIT:
         room = min(room, max(0, numbers["limit"] - numbers["reserved"]))
-    composable = numbers["free_handles"] + room // GRANULE * GRANULE
-    ends = min(numbers["stranded"], 2 * HANDLE)
-    if numbers["requested"] <= composable:
-        verdict = "not short"
-    else:
-        verdict = "short" if numbers["requested"] > composable + ends else "open"
-    return {**numbers, "composable": composable, "ends_at_most": ends, "verdict": verdict}
+    obtainable = numbers["free_handles"] + numbers["composable"] + room // GRANULE * GRANULE
+    return {**numbers, "obtainable": obtainable,
+            "verdict": "short" if numbers["requested"] > obtainable else "not short"}
