@@ -6,7 +6,7 @@
 #include "cli/commands.h"
 #include "cli/device_target.h"
 #include "cli/replay/replay_report.h"
-#include "config/parser.h"
+#include "device/tuning.h"
 #include "driver/real/real_driver.h"
 #include "driver/simulated/device_spec.h"
 
@@ -55,7 +55,7 @@ DeviceFinding examine(Driver& driver,
   } else if (found.virtual_memory) {
     finding.would_use = fmt::format(
         "virtual memory in handles of {} (mapped in units of {}); RDMA capable: {}; shareable: {}",
-        readable_bytes(round_up(options.handle_size, found.granularity)),
+        readable_bytes(tuning_of(options, found.granularity).handle),
         readable_bytes(found.granularity),
         !options.rdma          ? "no, rdma:false"
         : !found.rdma_with_vmm ? "no, the device does not offer it"
@@ -194,11 +194,7 @@ std::string findings_text(const Findings& findings) {
 }  // namespace
 
 ExitCode run_doctor(const DoctorArguments& arguments) {
-  Options options;
-  std::vector<std::string> problems;
-  if (!parse_options(arguments.conf, &options, &problems)) {
-    throw UsageError("--conf: " + fmt::format("{}", fmt::join(problems, "; ")));
-  }
+  const Options options = nofrag_options(arguments.conf);
   const Findings findings =
       arguments.device.empty() ? examine_cuda(options) : examine_one(arguments.device, options);
   if (!arguments.json.empty()) {
