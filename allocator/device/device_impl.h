@@ -88,7 +88,7 @@ class DeviceAllocator::Impl {
   struct Fill {
     Pool& pool;
     StreamClock& clock;
-    std::uint64_t id;
+    std::uint64_t id = 0;
     bool wait = false;   // may the host wait?
     bool cross = false;  // may memory of other streams be used behind a device-side wait?
     Rung highest = Rung::kOwnFree;

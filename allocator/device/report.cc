@@ -32,6 +32,45 @@ void note_pinned(const Handle& handle, DeviceStats* s) {
   }
 }
 
+// The free back of one handle and the free front of another that give most together.
+class BestEnds {
+ public:
+  void add(const Handle& handle, const RangeHeap::Ends& ends) {
+    backs_.add(handle, ends.back);
+    fronts_.add(handle, ends.front);
+  }
+  [[nodiscard]] Bytes sum() const {
+    Bytes most;
+    for (const End& back : backs_.best) {
+      for (const End& front : fronts_.best) {
+        const bool apart = back.handle == nullptr || back.handle != front.handle;
+        most = std::max(most, apart ? back.free + front.free : Bytes(0));
+      }
+    }
+    return most;
+  }
+
+ private:
+  struct End {
+    const Handle* handle = nullptr;
+    Bytes free;
+  };
+  // Two are enough: at most one of them shares its handle with the end it is paired with.
+  struct Side {
+    End best[2];
+    void add(const Handle& handle, Bytes free) {
+      if (free > best[0].free) {
+        best[1] = best[0];
+        best[0] = {&handle, free};
+      } else if (free > best[1].free) {
+        best[1] = {&handle, free};
+      }
+    }
+  };
+  Side backs_;
+  Side fronts_;
+};
+
 }  // namespace
 
 DeviceStats DeviceAllocator::Impl::stats_locked() const {
@@ -62,8 +101,7 @@ DeviceStats DeviceAllocator::Impl::stats_locked() const {
   }
   s.free_handles = context.idle_bytes + physical.spare_bytes();
   s.stranded = mapped - context.idle_bytes - used;
-  Bytes best[2][2];  // [backs, fronts]: the best two, and whose they are
-  const Handle* whose[2][2] = {};
+  BestEnds best;
   for (const auto& [key, pool] : pools) {
     for (const Handle* handle : pool.heap.handles()) {
       if (handle->pins != 0) {
@@ -76,29 +114,12 @@ DeviceStats DeviceAllocator::Impl::stats_locked() const {
       const RangeHeap::Ends ends = pool.heap.free_ends(*handle);
       s.free_ends += ends.front + ends.back;
       s.stranded -= ends.front + ends.back;
-      if (&pool != default_pool) {
-        continue;
-      }
-      for (const int side : {0, 1}) {
-        const Bytes free = side == 0 ? ends.back : ends.front;
-        if (free > best[side][0]) {
-          best[side][1] = best[side][0];
-          whose[side][1] = whose[side][0];
-          best[side][0] = free;
-          whose[side][0] = handle;
-        } else if (free > best[side][1]) {
-          best[side][1] = free;
-          whose[side][1] = handle;
-        }
+      if (&pool == default_pool) {
+        best.add(*handle, ends);
       }
     }
   }
-  for (const int back : {0, 1}) {
-    for (const int front : {0, 1}) {
-      const bool apart = whose[0][back] == nullptr || whose[0][back] != whose[1][front];
-      s.composable = std::max(s.composable, apart ? best[0][back] + best[1][front] : Bytes(0));
-    }
-  }
+  s.composable = best.sum();
   return s;
 }
 
