@@ -17,7 +17,7 @@ struct Tuning {
   Bytes largest;  // the same under large requests
   // How far reserved memory may grow above the peak of allocated memory before free memory is composed.
   double slack = 0;
-  std::uint64_t cuts = 0;  // how many idle handles may be cut under blocks (cut.cc) ...
+  std::uint64_t cuts = 0;              // how many idle handles may be cut under blocks (cut.cc) ...
   std::uint64_t cuts_at_the_brim = 0;  // ... and when next to nothing is left
   std::uint64_t exact_handles = 0;     // how many small handles may be made before memory is tight
   std::uint32_t aliases = 0;           // at how many addresses a handle may be mapped
