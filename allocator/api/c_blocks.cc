@@ -118,6 +118,12 @@ void* nofrag_malloc(size_t size, int device, void* stream) noexcept {
   });
 }
 
+void* nofrag_malloc_single(size_t size, int device, void* stream) noexcept {
+  return allocate(size, device, [&](DeviceAllocator* allocator) {
+    return allocator->allocate_single(nofrag::Bytes(size), nofrag::to_stream(stream));
+  });
+}
+
 nofrag_status nofrag_free(void* block) noexcept {
   Process& process = Process::instance();
   if (block == nullptr || process.exiting()) {
@@ -142,6 +148,20 @@ nofrag_status nofrag_record_stream(void* address, void* stream) noexcept {
     const nofrag::Result<nofrag::BlockInfo> block = owner->find(VirtAddr(address));
     return block ? owner->record_stream(block.value().address, user).code() : block.code();
   });
+}
+
+nofrag_status nofrag_pin(const void* address) noexcept {
+  return on_owner(address,
+                  [&](DeviceAllocator* owner) { return owner->pin(VirtAddr(address)).code(); });
+}
+
+nofrag_status nofrag_unpin(const void* address) noexcept {
+  const nofrag_status status = on_owner(
+      address, [&](DeviceAllocator* owner) { return owner->unpin(VirtAddr(address)).code(); });
+  if (status == NOFRAG_UNKNOWN_POINTER) {
+    nofrag::set_last_error({Errc::kUnknownPointer}, "nothing is pinned at %p", address);
+  }
+  return status;
 }
 
 nofrag_status nofrag_retire_stream(int ordinal, void* stream) noexcept {

@@ -7,6 +7,8 @@
 
 #include "base/nearest_name.h"
 #include "cli/commands.h"
+#include "config/parser.h"
+#include "runtime/environment.h"
 #include "trace/load_trace.h"
 
 namespace nofrag {
@@ -30,6 +32,19 @@ TraceFormat parse_trace_format(std::string_view text, std::string_view what) {
   }
   throw UsageError(
       fmt::format("{}: {}", what, unknown_name("trace format", text, {"auto", "csv", "nofrag"})));
+}
+
+Options nofrag_options(const std::string& conf) {
+  Options options;
+  const std::pair<const char*, std::string> sources[] = {
+      {"NOFRAG_CONF", environment("NOFRAG_CONF")}, {"--conf", conf}};
+  for (const auto& [source, text] : sources) {
+    std::vector<std::string> problems;
+    if (!parse_options(text, &options, &problems)) {
+      throw UsageError(fmt::format("{}: {}", source, fmt::join(problems, "; ")));
+    }
+  }
+  return options;
 }
 
 Trace load_or_throw(const std::string& path, TraceFormat format) {

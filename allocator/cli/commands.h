@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/errors.h"
+#include "config/options.h"
 #include "trace/trace.h"
 
 namespace nofrag {
@@ -48,6 +49,8 @@ ExitCode run_doctor(const DoctorArguments& arguments);
 
 // Shared by the commands. `what` stands in the message: "--format", "--to".
 TraceFormat parse_trace_format(std::string_view text, std::string_view what);
+// The options of nofrag that the environment (NOFRAG_CONF) and, over it, `conf` (--conf) give.
+Options nofrag_options(const std::string& conf);
 // Loads or throws InputError.
 Trace load_or_throw(const std::string& path, TraceFormat format);
 // Writes to a file, or to standard output for "-".

@@ -1,3 +1,5 @@
+#include <zlib.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -35,28 +37,43 @@ class OutputFile {
       }
     }
     temporary_ = path_ + ".partial";
-    file_ = std::fopen(temporary_.c_str(), "wb");
-    if (file_ == nullptr) {
+    if (path.ends_with(".gz")) {
+      packed_ = gzopen(temporary_.c_str(), "wb");
+    } else {
+      file_ = std::fopen(temporary_.c_str(), "wb");
+    }
+    if (file_ == nullptr && packed_ == nullptr) {
       throw UsageError(temporary_ + ": cannot be written (" + std::strerror(errno) + ")");
     }
   }
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
   ~OutputFile() {
-    if (file_ != nullptr && file_ != stdout) {
+    if (packed_ != nullptr) {
+      gzclose(packed_);
+      std::remove(temporary_.c_str());
+    } else if (file_ != nullptr && file_ != stdout) {
       std::fclose(file_);
       std::remove(temporary_.c_str());
     }
   }
 
   [[nodiscard]] bool write(std::string_view bytes) {
+    if (packed_ != nullptr) {
+      return gzfwrite(bytes.data(), 1, bytes.size(), packed_) == bytes.size();
+    }
     return std::fwrite(bytes.data(), 1, bytes.size(), file_) == bytes.size();
   }
 
   void finish() {
-    bool written = std::fflush(file_) == 0;
+    bool written = false;
+    if (packed_ != nullptr) {
+      written = gzclose(std::exchange(packed_, nullptr)) == Z_OK;
+    } else {
+      written = std::fflush(file_) == 0;
+      written = (file_ == stdout || std::fclose(std::exchange(file_, nullptr)) == 0) && written;
+    }
     if (file_ != stdout) {
-      written = std::fclose(std::exchange(file_, nullptr)) == 0 && written;
       written = written && std::rename(temporary_.c_str(), path_.c_str()) == 0;
       if (!written) {
         std::remove(temporary_.c_str());
@@ -71,6 +88,7 @@ class OutputFile {
   std::string path_;
   std::string temporary_;
   std::FILE* file_ = nullptr;
+  gzFile packed_ = nullptr;  // instead of file_
 };
 
 bool write_csv(const Trace& trace, OutputFile& output) {

@@ -37,7 +37,8 @@ DeviceSession open_cuda(int ordinal, const std::string& text) {
   std::string why;
   Result<std::unique_ptr<RealDriver>> driver = RealDriver::open({}, &why);
   if (!driver.ok()) {
-    throw UsageError("--device " + text + ": " + why);
+    throw UsageError("--device " + text + ": " + why +
+                     "; --device sim:h100-80g is a simulated one, and needs none");
   }
   const Result<int> count = driver.value()->device_count();
   if (!count.ok() || ordinal >= count.value()) {

@@ -197,11 +197,7 @@ std::string findings_text(const Findings& findings) {
 }  // namespace
 
 ExitCode run_doctor(const DoctorArguments& arguments) {
-  Options options;
-  std::vector<std::string> problems;
-  if (!parse_options(arguments.conf, &options, &problems)) {
-    throw UsageError("--conf: " + fmt::format("{}", fmt::join(problems, "; ")));
-  }
+  const Options options = nofrag_options(arguments.conf);
   const Findings findings =
       arguments.device.empty() ? examine_cuda(options) : examine_one(arguments.device, options);
   if (!arguments.json.empty()) {

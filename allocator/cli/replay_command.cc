@@ -10,7 +10,6 @@
 #include "cli/replay/capacity.h"
 #include "cli/replay/replay_report.h"
 #include "cli/replay/replay_session.h"
-#include "config/parser.h"
 
 namespace nofrag {
 namespace {
@@ -41,22 +40,13 @@ std::vector<std::string> parse_allocators(std::string_view list) {
   return names;
 }
 
-Options parse_conf(const std::string& text) {
-  Options options;
-  std::vector<std::string> problems;
-  if (!parse_options(text, &options, &problems)) {
-    throw UsageError("--conf: " + fmt::format("{}", fmt::join(problems, "; ")));
-  }
-  return options;
-}
-
 // Everything that the command line can get wrong is found before the first trace is read.
 struct Plan {
   explicit Plan(const ReplayArguments& arguments)
       : allocators(parse_allocators(arguments.allocators)),
         format(parse_trace_format(arguments.format, "--format")),
         target(DeviceTarget::parse(arguments.device)) {
-    settings.options = parse_conf(arguments.conf);
+    settings.options = nofrag_options(arguments.conf);
     settings.stream_lag_us = arguments.stream_lag_us;
     if (!(arguments.stream_lag_us >= 0 && arguments.stream_lag_us <= kLongestLag)) {
       throw UsageError("--stream-lag: expected microseconds from 0 to 1e9");

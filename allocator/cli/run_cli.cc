@@ -2,13 +2,13 @@
 #include <exception>
 #include <new>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include <nofrag/version.h>
 
 #include "base/nearest_name.h"
 #include "cli/commands.h"
+#include "cli/usage.h"
 
 namespace nofrag {
 namespace {
@@ -22,6 +22,11 @@ constexpr const char* kExamples =
     "\n"
     "Exit codes: 0 done; 4 a replay ended out of memory; 2 bad usage or configuration;\n"
     "3 an unreadable or corrupt trace; 1 anything else that failed.";
+
+// --name, and not --name=value: whoever gives a value means something else.
+void add_switch(CLI::App* command, const char* name, bool* value, const char* doc) {
+  command->add_flag(name, *value, doc)->disable_flag_override();
+}
 
 void add_replay(CLI::App& app, ReplayArguments& arguments) {
   CLI::App* command = app.add_subcommand(
@@ -39,10 +44,13 @@ void add_replay(CLI::App& app, ReplayArguments& arguments) {
                       arguments.capacity,
                       "Memory of the device: 24GiB, 500MiB, 24469569536B, or 1.02x = times the "
                       "trace's peak live bytes (default: the device's own)");
-  command->add_flag("--min-capacity",
-                    arguments.min_capacity,
-                    "Also find the smallest capacity at which each allocator completes");
-  command->add_option("--conf", arguments.conf, "nofrag's options, key:value,key:value");
+  add_switch(command,
+             "--min-capacity",
+             &arguments.min_capacity,
+             "Also find the smallest capacity at which each allocator completes");
+  command->add_option("--conf",
+                      arguments.conf,
+                      "nofrag's options, key:value,key:value; stronger than those in NOFRAG_CONF");
   command->add_option("--format", arguments.format, "auto, csv or nofrag")->capture_default_str();
   command->add_option(
       "--json", arguments.json, "Also write the results as JSON; - is stdout, alone");
@@ -51,7 +59,7 @@ void add_replay(CLI::App& app, ReplayArguments& arguments) {
                    arguments.stream_lag_us,
                    "Simulated devices: microseconds until work queued on a stream is done")
       ->capture_default_str();
-  command->add_flag("--quiet", arguments.quiet, "No table and no progress");
+  add_switch(command, "--quiet", &arguments.quiet, "No table and no progress");
 }
 
 void add_convert(CLI::App& app, ConvertArguments& arguments) {
@@ -59,17 +67,22 @@ void add_convert(CLI::App& app, ConvertArguments& arguments) {
       app.add_subcommand("convert", "Rewrite a trace in another format, losslessly");
   command->add_option("IN", arguments.input, "Trace to read; - is stdin")->required();
   command->add_option("--to", arguments.to, "csv or nofrag")->required();
-  command->add_option("OUT", arguments.output, "File to write; - is stdout")->required();
+  command
+      ->add_option(
+          "OUT", arguments.output, "File to write, packed with gzip if it ends in .gz; - is stdout")
+      ->required();
   command->add_option("--format", arguments.format, "Format of IN: auto, csv or nofrag")
       ->capture_default_str();
-  command->add_flag("--force", arguments.force, "Overwrite OUT if it exists");
+  add_switch(command, "--force", &arguments.force, "Overwrite OUT if it exists");
 }
 
 void add_doctor(CLI::App& app, DoctorArguments& arguments) {
   CLI::App* command = app.add_subcommand(
       "doctor", "What this machine's driver can do, and what nofrag would use of it");
   command->add_option("--device", arguments.device, "Only this device: sim:NAME, sim:FILE, cuda:N");
-  command->add_option("--conf", arguments.conf, "nofrag's options, key:value,key:value");
+  command->add_option("--conf",
+                      arguments.conf,
+                      "nofrag's options, key:value,key:value; stronger than those in NOFRAG_CONF");
   command->add_option("--json", arguments.json, "Write the findings as JSON; - is stdout, alone");
 }
 
@@ -140,13 +153,13 @@ ExitCode run_or_throw(int argc, const char* const* argv) {
   } catch (const CLI::RequiredError& error) {
     // A mistyped option is the likelier reason for a missing one: say that first.
     refuse_unknown(line.app);
-    throw UsageError(error.what());
+    throw UsageError(usage_message(line.app, error));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {
       line.app.exit(error);  // --help and --version
       return ExitCode::kOk;
     }
-    throw UsageError(error.what());
+    throw UsageError(usage_message(line.app, error));
   }
   refuse_unknown(line.app);
   return line.run();

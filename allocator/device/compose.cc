@@ -29,7 +29,7 @@ void DeviceAllocator::Impl::free_ends(const Fill& fill, Bytes least, std::vector
   const std::vector<Handle*>& handles = fill.pool.heap.handles();
   std::size_t looked_at = 0;
   for (Handle* handle : handles) {
-    if (handle->idle() || handle->physical.size - handle->used < least) {
+    if (handle->idle() || handle->pins != 0 || handle->physical.size - handle->used < least) {
       continue;
     }
     if (least > FreeIndex::kUnit && ++looked_at > kEndsLookedAt) {

@@ -47,6 +47,7 @@ DeviceAllocator::Impl::Impl(Driver& device_driver,
 DeviceAllocator::Impl::~Impl() {
   driver.device_synchronize(device).ignore();
   routes.clear();
+  drop_pins();
   streams.all_done(true);
   std::vector<Block*> live;
   blocks.for_each([&live](Block* block) { live.push_back(block); });
@@ -100,14 +101,21 @@ Result<std::unique_ptr<DeviceAllocator>> DeviceAllocator::create(Driver& driver,
 }
 
 Result<VirtAddr> DeviceAllocator::allocate(Bytes size, StreamId stream) {
-  return allocate_routed(size, stream, nullptr);
+  return allocate_routed(size, stream, nullptr, Shape::kAny);
 }
 
 Result<VirtAddr> DeviceAllocator::allocate_in_pool(Bytes size, StreamId stream, PoolKey pool) {
-  return allocate_routed(size, stream, &pool);
+  return allocate_routed(size, stream, &pool, Shape::kAny);
 }
 
-Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size, StreamId stream, const PoolKey* key) {
+Result<VirtAddr> DeviceAllocator::allocate_single(Bytes size, StreamId stream) {
+  return allocate_routed(size, stream, nullptr, Shape::kSingle);
+}
+
+Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size,
+                                                  StreamId stream,
+                                                  const PoolKey* key,
+                                                  Shape shape) {
   if (size.is_zero()) {
     return Errc::kInvalidArgument;
   }
@@ -132,7 +140,9 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size, StreamId stream, c
       }
       pool = &found->second;
     }
-    const Result<Block*> block = s.climb(*pool, size, s.streams.clock(stream));
+    StreamClock& clock = s.streams.clock(stream);
+    const Result<Block*> block =
+        shape == Shape::kAny ? s.climb(*pool, size, clock) : s.climb_single(*pool, size, clock);
     if (block.ok()) {
       s.note_allocated(block.value(), *pool);
       NOFRAG_EXPENSIVE(s.check_locked());
@@ -237,14 +247,7 @@ Status DeviceAllocator::record_stream(VirtAddr address, StreamId stream) {
 Result<BlockInfo> DeviceAllocator::find(VirtAddr address) const {
   const Impl& s = *impl_;
   const Lock lock(s.mutex);
-  const Block* block = s.blocks.find(address);
-  if (block == nullptr && s.virtual_memory) {
-    const Block* at = s.context.block_at(address);
-    block = at != nullptr && at->state == BlockState::kLive ? at : nullptr;
-  } else if (block == nullptr) {
-    s.blocks.for_each(
-        [&](const Block* b) { block = address >= b->address && address < b->end() ? b : block; });
-  }
+  const Block* block = s.live_block(address);
   if (block == nullptr) {
     return Errc::kUnknownPointer;
   }

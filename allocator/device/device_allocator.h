@@ -70,6 +70,10 @@ class DeviceAllocator {
 
   // size 0 is kInvalidArgument: the doors decide what an empty allocation means.
   Result<VirtAddr> allocate(Bytes size, StreamId stream);
+  // A block that lies in one physical allocation from its first byte to its last, so that it can be
+  // exported or registered as one. Fails only if no run that is free within one handle is found and
+  // round_up(size) to granules exceeds what driver and limit allow plus the idle, unpinned handles.
+  Result<VirtAddr> allocate_single(Bytes size, StreamId stream);
   // Into one pool, whatever is being captured. kInvalidArgument if there is no such pool.
   Result<VirtAddr> allocate_in_pool(Bytes size, StreamId stream, PoolKey pool);
   Status free(VirtAddr address);
@@ -78,6 +82,15 @@ class DeviceAllocator {
   Result<BlockInfo> find(VirtAddr address) const;
   // Does the address lie in our address range (live or not)? Lock-free.
   [[nodiscard]] bool owns(VirtAddr address) const;
+
+  // Until it is unpinned, the memory of the live block that holds `address` stays mapped where it is: it
+  // is not given back, moved, cut or mapped anywhere else, even after the block is freed. (What is free
+  // there serves later requests, at those addresses.) Pins count. Those of blocks that overlap, because
+  // one was freed and its place reused, are one: all their memory stays until the last is undone.
+  // Nothing happens on the plain backend, where nothing ever moves.
+  Status pin(VirtAddr address);
+  // Any address that was pinned, its block live or freed. kUnknownPointer if none is pinned there.
+  Status unpin(VirtAddr address);
 
   // From begin to end, allocations whose stream passes `filter` go to `pool` (made if new; its use
   // count rises by one). Nested: the innermost begin is asked first.
@@ -117,7 +130,8 @@ class DeviceAllocator {
 
  private:
   class Impl;
-  Result<VirtAddr> allocate_routed(Bytes size, StreamId stream, const PoolKey* key);
+  enum class Shape : unsigned char { kAny, kSingle };
+  Result<VirtAddr> allocate_routed(Bytes size, StreamId stream, const PoolKey* key, Shape shape);
   explicit DeviceAllocator(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -4,7 +4,7 @@
 // Files: device_allocator.cc (the public calls), ladder.cc (one allocation from hit to failure),
 // backing.cc (physical memory under a placement), compose.cc (a view of what is free elsewhere),
 // supply.cc (idle handles), reclaim.cc (what is done or released goes on), report.cc (statistics and the
-// out-of-memory report).
+// out-of-memory report), pin.cc (memory that must stay where it is), single.cc (blocks in one handle).
 #pragma once
 
 #include <atomic>
@@ -85,7 +85,7 @@ class DeviceAllocator::Impl {
   struct Fill {
     Pool& pool;
     StreamClock& clock;
-    std::uint64_t id;
+    std::uint64_t id = 0;
     bool wait = false;   // may the host wait?
     bool cross = false;  // may memory of other streams be used behind a device-side wait?
     Rung highest = Rung::kOwnFree;
@@ -178,6 +178,27 @@ class DeviceAllocator::Impl {
   void drop_emptied_views();
   void drop_unused_views(const Fill& fill);
 
+  // pin.cc
+  struct Pin {
+    VirtAddr end;
+    std::uint64_t count = 0;
+  };
+  [[nodiscard]] const Block* live_block(VirtAddr address) const;
+  void hold(VirtAddr from, VirtAddr to);
+  void let_go(VirtAddr from, VirtAddr to);
+  void drop_pins();
+  void check_pins() const;
+
+  // single.cc
+  Result<Block*> climb_single(Pool& pool, Bytes requested, StreamClock& clock);
+  Block* reuse_single(Pool& pool, Bytes size, Bytes requested, StreamClock& clock);
+  Result<Block*> reuse_idle(Fill& fill, Bytes size, Bytes requested);
+  Result<Block*> create_single(Fill& fill, Bytes size, Bytes requested);
+  Result<Block*> serve_single(
+      Pool& pool, Bytes size, Bytes requested, StreamClock& clock, bool wait);
+  Result<PhysicalHandle> create_making_room(Fill& fill, Bytes size);
+  Result<Placement> unbacked_place(Pool& pool, Bytes size, StreamClock& clock);
+
   // reclaim.cc
   void finish_free(Block* block);
   void defer_free(Block* block);
@@ -231,6 +252,7 @@ class DeviceAllocator::Impl {
   std::uint64_t pools_set_aside = 0;
   Routes routes;             // innermost last
   AddressMap<Block> blocks;  // live blocks by address
+  std::map<VirtAddr, Pin> pins;  // by first address; they never overlap
   // Pending uses by clock index, oldest first.
   std::vector<std::vector<StreamUse*>> waiting;
   std::vector<Region*> emptied_views;

@@ -3,7 +3,8 @@
 // Layer: device. Units: bytes; counts since creation. "peak_" since creation or reset_peaks().
 // Invariant, checked by DeviceAllocator::check():
 //   requested <= live <= allocated <= mapped_in_use <= reserved <= limit at the time of growth
-//   allocated == live + pending;  reserved == the sum of all handles held from the driver.
+//   allocated == live + pending;  reserved == mapped_in_use + free_handles;
+//   reserved == the sum of all handles held from the driver.
 #pragma once
 
 #include <array>
@@ -30,14 +31,15 @@ struct DeviceStats {
   Bytes live;              // the same, each rounded up to 512 B
   Bytes pending;           // freed by the caller, but another stream may still touch it
   Bytes allocated;         // live + pending
-  Bytes mapped_in_use;     // handles in which at least one byte is allocated
+  Bytes mapped_in_use;     // handles in which at least one byte is allocated, and pinned ones
   Bytes reserved;          // physical memory held from the driver
   Bytes limit;             // most that reserved may be; kNoLimit = no limit of ours
   Bytes largest_free_run;  // longest contiguous mapped free range
-  Bytes free_handles;      // in handles with no allocated byte: movable and returnable
-  Bytes free_ends;         // free bytes at the front or back of used handles
+  Bytes free_handles;      // the other handles: movable and returnable
+  Bytes free_ends;         // free bytes at the front or back of used handles that are not pinned
   Bytes composable;        // the most that the ends of two used handles can add to one block
-  Bytes stranded;          // free bytes in the middle of used handles
+  Bytes stranded;          // free bytes in the middle of used handles, and all of pinned ones
+  Bytes pinned;            // handles that pins hold where they are
   Bytes peak_live;
   Bytes peak_allocated;
   Bytes peak_reserved;

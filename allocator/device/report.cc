@@ -21,6 +21,56 @@ std::string human(Bytes bytes) {
   return text;
 }
 
+// What is free in a pinned handle serves only where it is.
+void note_pinned(const Handle& handle, DeviceStats* s) {
+  const Bytes size = handle.physical.size;
+  s->pinned += size;
+  if (handle.idle()) {
+    s->mapped_in_use += size;
+    s->free_handles -= size;
+    s->stranded += size;
+  }
+}
+
+// The free back of one handle and the free front of another that give most together.
+class BestEnds {
+ public:
+  void add(const Handle& handle, const RangeHeap::Ends& ends) {
+    backs_.add(handle, ends.back);
+    fronts_.add(handle, ends.front);
+  }
+  [[nodiscard]] Bytes sum() const {
+    Bytes most;
+    for (const End& back : backs_.best) {
+      for (const End& front : fronts_.best) {
+        const bool apart = back.handle == nullptr || back.handle != front.handle;
+        most = std::max(most, apart ? back.free + front.free : Bytes(0));
+      }
+    }
+    return most;
+  }
+
+ private:
+  struct End {
+    const Handle* handle = nullptr;
+    Bytes free;
+  };
+  // Two are enough: at most one of them shares its handle with the end it is paired with.
+  struct Side {
+    End best[2];
+    void add(const Handle& handle, Bytes free) {
+      if (free > best[0].free) {
+        best[1] = best[0];
+        best[0] = {&handle, free};
+      } else if (free > best[1].free) {
+        best[1] = {&handle, free};
+      }
+    }
+  };
+  Side backs_;
+  Side fronts_;
+};
+
 }  // namespace
 
 DeviceStats DeviceAllocator::Impl::stats_locked() const {
@@ -51,39 +101,25 @@ DeviceStats DeviceAllocator::Impl::stats_locked() const {
   }
   s.free_handles = context.idle_bytes + physical.spare_bytes();
   s.stranded = mapped - context.idle_bytes - used;
-  Bytes best[2][2];  // [backs, fronts]: the best two, and whose they are
-  const Handle* whose[2][2] = {};
+  BestEnds best;
   for (const auto& [key, pool] : pools) {
     for (const Handle* handle : pool.heap.handles()) {
+      if (handle->pins != 0) {
+        note_pinned(*handle, &s);
+        continue;
+      }
       if (handle->idle()) {
         continue;
       }
       const RangeHeap::Ends ends = pool.heap.free_ends(*handle);
       s.free_ends += ends.front + ends.back;
       s.stranded -= ends.front + ends.back;
-      if (&pool != default_pool) {
-        continue;
-      }
-      for (const int side : {0, 1}) {
-        const Bytes free = side == 0 ? ends.back : ends.front;
-        if (free > best[side][0]) {
-          best[side][1] = best[side][0];
-          whose[side][1] = whose[side][0];
-          best[side][0] = free;
-          whose[side][0] = handle;
-        } else if (free > best[side][1]) {
-          best[side][1] = free;
-          whose[side][1] = handle;
-        }
+      if (&pool == default_pool) {
+        best.add(*handle, ends);
       }
     }
   }
-  for (const int back : {0, 1}) {
-    for (const int front : {0, 1}) {
-      const bool apart = whose[0][back] == nullptr || whose[0][back] != whose[1][front];
-      s.composable = std::max(s.composable, apart ? best[0][back] + best[1][front] : Bytes(0));
-    }
-  }
+  s.composable = best.sum();
   return s;
 }
 
@@ -133,6 +169,7 @@ void DeviceAllocator::Impl::check_locked() const {
     }
   }
   NOFRAG_CHECK(pending <= s.pending, "pending bytes differ from the waiting blocks");
+  check_pins();
 }
 
 std::string DeviceAllocator::last_oom_message() const {
@@ -143,10 +180,12 @@ std::string DeviceAllocator::last_oom_message() const {
   if (r.limit_reached) {
     text += "The limit of " + human(s.limit) + " is reached. ";
   }
+  const std::string pinned = s.pinned.is_zero() ? "" : " or in pinned ones";
   text += "nofrag holds " + human(s.reserved) + " from the driver: " + human(s.live) + " live, " +
           human(s.pending) + " waiting for streams, " + human(s.free_handles) +
-          " free in whole handles, up to " + human(s.composable) + " more at the ends of used ones, " +
-          human(s.stranded) + " in the middle of used ones, out of reach. The driver has " + human(r.driver_free) + " of " +
+          " free in whole handles, up to " + human(s.composable) +
+          " more at the ends of used ones, " + human(s.stranded) + " in the middle of used ones" +
+          pinned + ", out of reach. The driver has " + human(r.driver_free) + " of " +
           human(r.driver_total) + " free.";
   return text;
 }

@@ -140,6 +140,21 @@ void RangeHeap::drop(Mapping* mapping) {
   unlink(mapping);
 }
 
+void RangeHeap::pin(Region& region, VirtAddr from, VirtAddr to) {
+  for_each_mapping(region, from, to, [](Mapping& mapping) {
+    ++mapping.pins;
+    ++mapping.handle->pins;
+  });
+}
+
+void RangeHeap::unpin(Region& region, VirtAddr from, VirtAddr to) {
+  for_each_mapping(region, from, to, [](Mapping& mapping) {
+    NOFRAG_CHECK(mapping.pins > 0, "unpin of a mapping that is not pinned");
+    --mapping.pins;
+    --mapping.handle->pins;
+  });
+}
+
 PhysicalHandle RangeHeap::detach(Handle* handle) {
   NOFRAG_CHECK(handle->movable() && handle->mapping_count == 1, "detach of a handle in use");
   pop_idle(handle);

@@ -110,6 +110,10 @@ class RangeHeap {
   // A mapping was unmapped. pre: no block was allocated through it, it is not pinned and (unless it is
   // stuck) not the handle's last.
   void drop(Mapping* mapping);
+  // While pinned, the mappings under [from, to) stay, and their handles are mapped nowhere else anew.
+  // Pins of a mapping count: each needs an unpin of the same addresses.
+  void pin(Region& region, VirtAddr from, VirtAddr to);
+  void unpin(Region& region, VirtAddr from, VirtAddr to);
   // A handle's last mapping was unmapped. pre: it is idle. Its record is gone afterwards.
   PhysicalHandle detach(Handle* handle);
   // The same for a lost one, whose unmapping the driver accepted at last.

@@ -23,7 +23,11 @@ std::unique_ptr<Driver> open_real(const Options& options, std::string* error) {
   real.rdma = options.rdma;
   real.shareable_fd = options.shareable_handles == ShareableHandles::kFd;
   Result<std::unique_ptr<RealDriver>> opened = RealDriver::open(real, error);
-  return opened ? std::move(opened.value()) : nullptr;
+  if (!opened.ok()) {
+    *error += "; without a GPU, NOFRAG_CONF=driver:sim:h100-80g runs on a simulated one";
+    return nullptr;
+  }
+  return std::move(opened.value());
 }
 
 }  // namespace

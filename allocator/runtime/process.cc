@@ -8,17 +8,13 @@
 #include <mutex>
 
 #include "config/parser.h"
+#include "runtime/environment.h"
 #include "runtime/last_error.h"
 #include "runtime/log.h"
 #include "runtime/open_driver.h"
 
 namespace nofrag {
 namespace {
-
-const char* environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
 
 // What one source of options had to say.
 struct ReadOptions {

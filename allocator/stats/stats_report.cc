@@ -105,6 +105,8 @@ nofrag_oom_report to_c_report(int device, const OomReport& report) {
   c.free_handles_bytes = report.stats.free_handles.count();
   c.stranded_bytes = report.stats.stranded.count();
   c.largest_free_run_bytes = report.stats.largest_free_run.count();
+  c.free_ends_bytes = report.stats.free_ends.count();
+  c.composable_bytes = report.stats.composable.count();
   return c;
 }
 

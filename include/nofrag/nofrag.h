@@ -1,9 +1,8 @@
 /* nofrag: GPU memory without fragmentation. The C interface (C11, standard headers only).
  *
- * Status:   calls that can fail return a nofrag_status. nofrag_malloc and nofrag_pool_malloc return
- *           NULL instead; nofrag_last_error says why, for the calling thread. No call crashes on a
- *           wrong device, an unknown pointer or a double free. Host memory that runs out ends the
- *           process.
+ * Status:   calls that can fail return a nofrag_status. Those that return a block return NULL instead;
+ *           nofrag_last_error says why, for the calling thread. No call crashes on a wrong device, an
+ *           unknown pointer or a double free. Host memory that runs out ends the process.
  * Threads:  every call may be made from any thread at any time, unless it says otherwise.
  * Streams:  a stream is a CUstream or cudaStream_t passed as void*, of the device's primary context
  *           (the CUDA runtime's) or a green context made from it; memory of another context's stream
@@ -114,6 +113,13 @@ NOFRAG_API nofrag_status nofrag_device_count(int* count) NOFRAG_NOEXCEPT;
  * ...) and for size 0, which is not an error: then the last status is NOFRAG_OK. */
 NOFRAG_API void* nofrag_malloc(size_t size, int device, void* stream) NOFRAG_NOEXCEPT;
 
+/* As nofrag_malloc, but the block lies in one physical allocation of the driver from its first byte to
+ * its last, so that it can be exported (IPC, dma-buf) or registered (NCCL, RDMA) as one. Physical
+ * allocations are whole granules (2 MiB): a block that no free one holds gets its own, rounded up. Idle
+ * memory is given back to the driver to make room for it, which may wait for the GPU. It is freed like
+ * any other. Pin it for as long as others know it (nofrag_pin). */
+NOFRAG_API void* nofrag_malloc_single(size_t size, int device, void* stream) NOFRAG_NOEXCEPT;
+
 /* Gives a block back. Does not wait, but on a device without virtual memory, where it waits for the
  * GPU as the driver's own free does. The pointer must be what nofrag_malloc returned; NULL is fine.
  * NOFRAG_UNKNOWN_POINTER for anything else and for a second free. */
@@ -122,6 +128,21 @@ NOFRAG_API nofrag_status nofrag_free(void* block) NOFRAG_NOEXCEPT;
 /* Work on `stream` uses this block (any address inside it): after its free it is not reused before
  * the work queued there until the free is done. Call it before nofrag_free. */
 NOFRAG_API nofrag_status nofrag_record_stream(void* address, void* stream) NOFRAG_NOEXCEPT;
+
+/* Until nofrag_unpin, the memory of the live block that holds `address` (anywhere inside it) stays where
+ * it is: its physical allocations stay mapped at these addresses, are not given back to the driver
+ * (nofrag_trim, lower limits, memory pressure) and are mapped nowhere else. Pin what is exported (IPC,
+ * dma-buf) or registered (NCCL, RDMA) before it is, and unpin it when that is undone. Any stream; nothing
+ * is waited for.
+ * A pin outlives its block: the block may be freed, and its bytes may serve later blocks at the same
+ * addresses. Pins count: each needs its own unpin. Pins of blocks that overlap (one was freed, the next
+ * begins inside it) are one, and hold all their memory until the last is undone. On a device without
+ * virtual memory nothing moves, and the call does nothing.
+ * NOFRAG_UNKNOWN_POINTER if no live block holds the address. */
+NOFRAG_API nofrag_status nofrag_pin(const void* address) NOFRAG_NOEXCEPT;
+/* Undoes one nofrag_pin: `address` is any that was pinned, its block live or freed.
+ * NOFRAG_UNKNOWN_POINTER if nothing is pinned there. */
+NOFRAG_API nofrag_status nofrag_unpin(const void* address) NOFRAG_NOEXCEPT;
 
 /* REQUIRED before a stream of `device` that nofrag has seen is destroyed: a last event is recorded on
  * it, and its handle is not used again. (The driver gives the handle to the next stream made, while

@@ -4,7 +4,7 @@
  * Units: bytes, or counts since the device was first used.
  *   requested <= live <= allocated <= mapped_in_use <= reserved
  *   allocated == live + pending
- *   reserved  == allocated + stranded + free_ends + free_handles
+ *   reserved  == mapped_in_use + free_handles
  */
 #ifndef NOFRAG_STATS_H
 #define NOFRAG_STATS_H
@@ -25,13 +25,13 @@ typedef struct nofrag_device_stats {
   uint64_t live_bytes;          /* the same, each block rounded up to 512 bytes */
   uint64_t pending_bytes;       /* freed, but another stream may still touch it */
   uint64_t allocated_bytes;     /* live + pending */
-  uint64_t mapped_in_use_bytes; /* physical allocations in which at least one byte is allocated */
+  uint64_t mapped_in_use_bytes; /* physical allocations with an allocated byte, and pinned ones */
   uint64_t reserved_bytes;      /* physical memory held from the driver */
   uint64_t limit_bytes;         /* most that reserved may be; UINT64_MAX = no limit of ours */
   uint64_t largest_free_run_bytes; /* longest contiguous mapped free range */
-  uint64_t free_handles_bytes;     /* wholly free physical allocations: movable and returnable */
-  uint64_t stranded_bytes;  /* free in the middle of used physical allocations: out of reach */
-  uint64_t peak_live_bytes; /* highest since start or nofrag_reset_peaks, as the next two */
+  uint64_t free_handles_bytes;     /* all other physical allocations: movable and returnable */
+  uint64_t stranded_bytes;         /* free in the middle of used ones, and all in pinned ones */
+  uint64_t peak_live_bytes;        /* highest since start or nofrag_reset_peaks, as the next two */
   uint64_t peak_allocated_bytes;
   uint64_t peak_reserved_bytes;
   uint64_t live_blocks;
@@ -49,7 +49,9 @@ typedef struct nofrag_device_stats {
   uint64_t free_ends_bytes;  /* free at the ends of used physical allocations */
   uint64_t composable_bytes; /* the most that two such ends can add to one block */
 
-  uint64_t reserved[6]; /* zero; later versions put new fields here */
+  uint64_t pinned_bytes; /* physical allocations that nofrag_pin holds where they are */
+
+  uint64_t reserved[5]; /* zero; later versions put new fields here */
 } nofrag_device_stats;
 
 #ifdef __cplusplus

@@ -42,10 +42,10 @@ class CliTest : public testing::Test {
   }
   ~CliTest() override { fs::remove_all(folder_); }
 
-  // `arguments` as a shell would read them, in the test's folder.
-  Outcome run(const std::string& arguments) {
-    const std::string command = "cd '" + folder_.string() + "' && '" NOFRAG_PROGRAM "' " +
-                                arguments + " >out.txt 2>err.txt";
+  // `arguments` as a shell would read them, in the test's folder, with `conf` as NOFRAG_CONF.
+  Outcome run(const std::string& arguments, const std::string& conf = "") {
+    const std::string command = "cd '" + folder_.string() + "' && NOFRAG_CONF='" + conf +
+                                "' '" NOFRAG_PROGRAM "' " + arguments + " >out.txt 2>err.txt";
     const int status = std::system(command.c_str());
     Outcome outcome;
     outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -56,8 +56,9 @@ class CliTest : public testing::Test {
   // Fails with `code` and one line on stderr that holds all of `parts`.
   void expect_refused(const std::string& arguments,
                       int code,
-                      const std::vector<std::string>& parts) {
-    const Outcome outcome = run(arguments);
+                      const std::vector<std::string>& parts,
+                      const std::string& conf = "") {
+    const Outcome outcome = run(arguments, conf);
     EXPECT_EQ(outcome.code, code) << arguments << "\n" << outcome.err;
     for (const std::string& part : parts) {
       EXPECT_NE(outcome.err.find(part), std::string::npos) << arguments << "\n" << outcome.err;
@@ -109,6 +110,43 @@ TEST_F(CliTest, BadUsageExitsWith2AndNamesTheNearest) {
   expect_refused("convert good.csv out", 2, {"--to"});
   expect_refused("doctor --device cuda:99", 2, {"cuda:99"});
   expect_refused("doctor extra", 2, {"unknown argument 'extra'"});
+}
+
+TEST_F(CliTest, MessagesNameTheOptionAndWhatToDo) {
+  expect_refused(
+      "replay", 2, {"replay: TRACE is missing (", "csv.gz", "see 'nofrag replay --help'"});
+  expect_refused("convert", 2, {"convert: IN is missing (", "see 'nofrag convert --help'"});
+  expect_refused("convert good.csv --to csv", 2, {"convert: OUT is missing ("});
+  expect_refused("convert good.csv out", 2, {"convert: --to is missing (csv or nofrag)"});
+  expect_refused("replay good.csv --capacity", 2, {"--capacity: its value is missing (", "24GiB"});
+  expect_refused("replay good.csv --device a --device b", 2, {"--device: given more than once"});
+  expect_refused(
+      "replay good.csv --stream-lag soon", 2, {"--stream-lag: expected a number, found 'soon' ("});
+  // A switch with a value is no switch: whoever writes it means something else.
+  expect_refused("replay good.csv --min-capacity=5", 2, {"--min-capacity takes no value"});
+  expect_refused("replay good.csv --quiet=no", 2, {"--quiet takes no value"});
+  expect_refused("convert good.csv --to csv out --force=0", 2, {"--force takes no value"});
+}
+
+TEST_F(CliTest, WithoutAGpuTheSimulatedOneIsNamed) {
+  if (json::parse(run("doctor --json -").out)["cuda_problem"].is_null()) {
+    GTEST_SKIP() << "there is a GPU";
+  }
+  expect_refused("doctor --device cuda:0", 2, {"--device cuda:0: ", "--device sim:h100-80g"});
+  expect_refused("replay good.csv --device cuda:0", 2, {"--device sim:h100-80g"});
+}
+
+TEST_F(CliTest, OptionsComeFromTheEnvironmentTooAndTheCommandLineIsStronger) {
+  const std::string doctor = "doctor --device sim:h100-80g";
+  EXPECT_NE(run(doctor, "backend:plain").out.find("backend:plain says so"), std::string::npos);
+  EXPECT_EQ(run(doctor + " --conf backend:auto", "backend:plain").out, run(doctor).out);
+  EXPECT_NE(run(doctor).out.find("handles of 16.00 MiB"), std::string::npos) << "the policy's";
+  const std::string both = run(doctor + " --conf rdma:false", "handle_size:64MiB").out;
+  EXPECT_NE(both.find("handles of 64.00 MiB"), std::string::npos) << both;
+  EXPECT_NE(both.find("rdma:false"), std::string::npos) << "key by key";
+  EXPECT_EQ(run("replay good.csv --allocator nofrag", "limit:4MiB").code, 4);
+  EXPECT_EQ(run("replay good.csv --allocator nofrag --conf limit:none", "limit:4MiB").code, 0);
+  expect_refused("replay good.csv", 2, {"NOFRAG_CONF: ", "did you mean limit?"}, "limt:4MiB");
 }
 
 TEST_F(CliTest, BadUsageIsFoundBeforeAnyTraceIsRead) {
@@ -222,6 +260,24 @@ TEST_F(CliTest, ConvertIsLosslessAndDoesNotOverwrite) {
   EXPECT_EQ(run("convert good.csv --to csv /nonexistent/x").code, 2);
 }
 
+TEST_F(CliTest, ConvertPacksWhatEndsInGz) {
+  const std::string good = read_file(folder_ / "good.csv");
+  ASSERT_EQ(run("convert good.csv --to csv out.csv.gz").code, 0);
+  EXPECT_EQ(read_file(folder_ / "out.csv.gz").substr(0, 2), "\x1f\x8b");
+  EXPECT_EQ(run("convert out.csv.gz --to csv -").out, good);
+  EXPECT_EQ(std::system(("gzip -dc " + (folder_ / "out.csv.gz").string() + " | cmp - " +
+                         (folder_ / "good.csv").string())
+                            .c_str()),
+            0);
+  expect_refused("convert good.csv --to csv out.csv.gz", 2, {"out.csv.gz: exists already"});
+  EXPECT_EQ(run("convert out.csv.gz --to csv out.csv.gz --force").code, 0) << "onto itself";
+  EXPECT_EQ(run("convert out.csv.gz --to csv -").out, good);
+  ASSERT_EQ(run("convert good.csv --to nofrag out.nofrag.gz").code, 0);
+  EXPECT_EQ(run("convert out.nofrag.gz --to csv -").out, good);
+  EXPECT_FALSE(fs::exists(folder_ / "out.csv.gz.partial"));
+  EXPECT_EQ(run("convert good.csv --to csv /nonexistent/x.gz").code, 2);
+}
+
 TEST_F(CliTest, CommittedTracesAreTheRecordedJobs) {
   const std::vector<std::pair<std::string, int>> facts = {
       {"gpt_varlen", 69259}, {"lora_ckpt", 157308}, {"llm_serve", 757403}, {"multistream8", 70856}};
@@ -243,6 +299,14 @@ TEST_F(CliTest, DoctorAnswersWithAndWithoutAGpu) {
   EXPECT_EQ(result["schema"], "nofrag.doctor/1");
   EXPECT_EQ(result["devices"].empty(), !result["cuda_problem"].is_null());
   const json simulated = json::parse(run("doctor --device sim:h100-80g --json -").out);
+  const std::string page = read_file(NOFRAG_DOCS "/replay.md");
+  const std::string section = page.substr(page.find("\n## Doctor"));
+  for (const json& object : {simulated, simulated["devices"][0]}) {
+    for (const auto& [field, value] : object.items()) {
+      EXPECT_NE(section.find("`" + field + "`"), std::string::npos)
+          << field << " is not in docs/replay.md";
+    }
+  }
   EXPECT_TRUE(simulated["devices"][0]["virtual_memory"].get<bool>());
   EXPECT_NE(
       run("doctor --device sim:h100-80g --conf policy:lean").out.find("4.00 MiB to 16.00 MiB"),

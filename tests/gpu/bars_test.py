@@ -3,6 +3,7 @@
 
 import argparse
 import pathlib
+import re
 import tempfile
 import unittest
 
@@ -16,7 +17,7 @@ GIB = 2**30
 def report(**changed):
     numbers = {"requested": 2 * GIB, "driver_free": 60 * GIB, "driver_total": 80 * GIB, "live": 11 * GIB, "pending": 0,
                "reserved": 12 * GIB, "limit": 13 * GIB, "free_handles": GIB // 2, "stranded": GIB // 2,
-               "largest_free_run": 0, "free_ends": GIB // 2, "composable": 0, "limit_reached": 1}
+               "largest_free_run": 0, "free_ends": 3 * oom.GRANULE, "composable": 0, "limit_reached": 1}
     return oom.judge({**numbers, **changed})
 
 
@@ -41,7 +42,15 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(report(requested=GIB, limit=oom.NO_LIMIT, driver_free=GIB)["verdict"], "not short")
 
     def test_room_counts_in_whole_granules(self):
-        self.assertEqual(report(limit=12 * GIB + 1)["available"], GIB // 2)
+        self.assertEqual(report(limit=12 * GIB + 1)["obtainable"], GIB // 2)
+
+    def test_the_structure_is_that_of_the_header(self):
+        header = (pathlib.Path(__file__).parents[2] / "include/nofrag/nofrag.h").read_text()
+        body = header[header.index("typedef struct nofrag_oom_report {"):header.index("} nofrag_oom_report;")]
+        fields = re.findall(r"^  \w+\*? (\w+)(?:\[\d\])?;", body, re.MULTILINE)
+        ours = ["reserved" if name == "spare" else name + "_bytes" if name in oom._U64 else name
+                for name, _ in oom.Report._fields_]
+        self.assertEqual(fields, ours)
 
 
 class Judgements(unittest.TestCase):

@@ -1,8 +1,8 @@
 """What nofrag reports when an allocation fails, and whether the request was truly too large.
 
-The promise (docs/design.md): a request fails only if what can be had does not cover it: whole idle
-handles, what the driver and the limit still allow in whole granules, and the best free ends of two
-handles in use. The report counts all three exactly.
+The promise (docs/design.md): a request fails only if what can be composed does not cover it: whole
+idle handles, what the driver and the limit still allow in whole granules, and the best free back and
+free front of two handles in use. The report counts all three.
 """
 
 import ctypes as C
@@ -51,10 +51,10 @@ class Watch:
 
 
 def judge(numbers):
-    """The report's numbers with what was `available` and a verdict: short, or not short."""
+    """The report's numbers with `obtainable`, the largest request that had to be served, and a verdict."""
     room = numbers["driver_free"]
     if numbers["limit"] != NO_LIMIT:
         room = min(room, max(0, numbers["limit"] - numbers["reserved"]))
-    available = numbers["free_handles"] + room // GRANULE * GRANULE + numbers["composable"]
+    obtainable = numbers["free_handles"] + numbers["composable"] + room // GRANULE * GRANULE
     size = -(-numbers["requested"] // UNIT) * UNIT
-    return {**numbers, "available": available, "verdict": "not short" if size <= available else "short"}
+    return {**numbers, "obtainable": obtainable, "verdict": "not short" if size <= obtainable else "short"}

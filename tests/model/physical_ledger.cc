@@ -106,6 +106,20 @@ void PhysicalLedger::handles_of(Extent addresses, std::set<std::uint64_t>* out) 
   }
 }
 
+std::vector<std::uint64_t> PhysicalLedger::behind(Extent addresses) const {
+  std::vector<std::uint64_t> handles;
+  for (std::uint64_t address = addresses.begin; address < addresses.end;) {
+    const auto mapping = at(address);
+    if (mapping == mappings_.end()) {
+      handles.push_back(0);
+      return handles;
+    }
+    handles.push_back(mapping->second.handle);
+    address = mapping->first + mapping->second.size.count();
+  }
+  return handles;
+}
+
 // Adds the block's bytes to the handles behind it; false if some have none.
 bool PhysicalLedger::collect(const Extent& block, Uses* uses) const {
   for (std::uint64_t address = block.begin; address < block.end;) {
@@ -121,7 +135,8 @@ bool PhysicalLedger::collect(const Extent& block, Uses* uses) const {
 }
 
 Layout PhysicalLedger::layout(const std::vector<Extent>& live,
-                              const std::set<std::uint64_t>& exempt) const {
+                              const std::set<std::uint64_t>& exempt,
+                              const std::set<std::uint64_t>& pinned) const {
   Layout layout;
   Uses uses;
   for (const Extent& block : live) {
@@ -133,6 +148,13 @@ Layout PhysicalLedger::layout(const std::vector<Extent>& live,
   for (const auto& [id, handle] : handles_) {
     layout.handles += handle.size;
     const auto used = uses.find(id);
+    if (used == uses.end() && pinned.contains(id)) {
+      layout.pinned += handle.size;
+      layout.in_use += handle.size;
+      layout.stranded += handle.size;
+      layout.beside += handle.size;
+      continue;
+    }
     if (used == uses.end()) {
       layout.idle += handle.size;
       if (!exempt.contains(id)) {
@@ -158,7 +180,10 @@ Layout PhysicalLedger::layout(const std::vector<Extent>& live,
     layout.in_use += handle.size;
     layout.stranded += Bytes(holes);
     layout.beside += Bytes(of_handle.prefix + holes + of_handle.suffix);
-    if (!exempt.contains(id)) {
+    if (pinned.contains(id)) {
+      layout.pinned += handle.size;
+      layout.stranded += Bytes(of_handle.prefix + of_handle.suffix);
+    } else if (!exempt.contains(id)) {
       ends.push_back(of_handle);
     }
   }

@@ -30,6 +30,7 @@ struct Layout {
   Bytes beside;         // free bytes in used handles
   Bytes stranded;  // of those, the ones between the first and the last used byte of their handle
   Bytes composable_whole;  // idle handles that may serve
+  Bytes pinned;  // of pinned handles: they count as used, all that is free there as stranded
   Bytes composable_ends;   // best free suffix of one used handle and free prefix of another
 };
 
@@ -44,11 +45,18 @@ class PhysicalLedger final : public ForwardingDriver {
 
   // Handles in `exempt` count in everything but the composable_ figures.
   [[nodiscard]] Layout layout(const std::vector<Extent>& live,
-                              const std::set<std::uint64_t>& exempt) const;
+                              const std::set<std::uint64_t>& exempt,
+                              const std::set<std::uint64_t>& pinned = {}) const;
   // Adds the handles created or mapped since the last call to `out`.
   void take_touched(std::set<std::uint64_t>* out);
   // The handles of which any of these addresses is a part.
   void handles_of(Extent addresses, std::set<std::uint64_t>* out) const;
+  // Which handle lies at each mapping of these addresses, in their order (0 = nothing).
+  [[nodiscard]] std::vector<std::uint64_t> behind(Extent addresses) const;
+  // At how many addresses the handle lies.
+  [[nodiscard]] std::size_t mappings_of(std::uint64_t handle) const {
+    return handles_.at(handle).mappings;
+  }
   // At how many addresses the most often mapped handle lies.
   [[nodiscard]] std::size_t most_mappings() const;
 

@@ -6,10 +6,11 @@ namespace nofrag::model {
 namespace {
 
 constexpr std::array<const char*, kOps> kNames = {
-    "kAlloc",    "kAllocInPool",  "kFree",        "kRecordStream", "kLaunch",      "kCheckCanary",
-    "kAdvance",  "kComplete",     "kCompleteAll", "kTrim",         "kSetLimit",    "kBeginPool",
-    "kEndPool",  "kBeginCapture", "kEndCapture",  "kReplay",       "kReleasePool", "kRetireStream",
-    "kPhysical", "kOthers",       "kFail",        "kCheckAll"};
+    "kAlloc",       "kAllocInPool", "kFree",         "kRecordStream", "kLaunch",
+    "kCheckCanary", "kAdvance",     "kComplete",     "kCompleteAll",  "kTrim",
+    "kSetLimit",    "kBeginPool",   "kEndPool",      "kBeginCapture", "kEndCapture",
+    "kReplay",      "kReleasePool", "kRetireStream", "kPhysical",     "kOthers",
+    "kFail",        "kCheckAll",    "kAllocSingle",  "kPin",          "kUnpin"};
 
 Config make(const char* name, Bytes memory, std::uint64_t streams, Completion completion) {
   Config config;
@@ -92,6 +93,9 @@ Generator::Generator(std::uint64_t seed, const Config& config)
   set(Op::kAlloc, 100);
   set(Op::kFree, 80 + static_cast<double>(below(60)));
   set(Op::kAllocInPool, 6);
+  set(Op::kAllocSingle, 4);
+  set(Op::kPin, 3);
+  set(Op::kUnpin, 4);
   set(Op::kRecordStream, config.streams > 1 ? 15 : 1);
   set(Op::kLaunch, 60);
   set(Op::kCheckCanary, 10);
@@ -143,6 +147,7 @@ Instruction Generator::next() {
   switch (i.op) {
     case Op::kAlloc:
     case Op::kAllocInPool:
+    case Op::kAllocSingle:
       i.size = size();
       break;
     case Op::kAdvance:

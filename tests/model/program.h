@@ -39,8 +39,11 @@ enum class Op : unsigned char {
   kOthers,        // size = what other processes hold
   kFail,          // a = driver call, b = n-th from now, size = 0 out of memory, else driver failure
   kCheckAll,      // allocator and driver check(), every canary
+  kAllocSingle,   // size, a = stream: a block in one handle
+  kPin,           // a = block, b = where in it
+  kUnpin,         // a = pin, in the order they were made
 };
-inline constexpr int kOps = 22;
+inline constexpr int kOps = 25;
 
 struct Instruction {
   Op op = Op::kCheckAll;

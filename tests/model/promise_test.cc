@@ -47,6 +47,8 @@ struct Setting {
   bool recorded = false;  // blocks are used on other streams too
   bool private_pool = false;
   bool others = false;  // another process comes and goes
+  bool pins = false;    // some blocks are pinned, and stay so beyond their free
+  bool singles = false;  // some blocks must lie in one handle
 };
 
 Setting setting_of(std::uint64_t seed) {
@@ -63,6 +65,8 @@ Setting setting_of(std::uint64_t seed) {
   s.recorded = s.streams > 1 && random() % 2 == 0;
   s.private_pool = random() % 4 == 0;
   s.others = random() % 4 == 0;
+  s.pins = random() % 3 == 0;
+  s.singles = random() % 3 == 0;
   return s;
 }
 
@@ -112,7 +116,8 @@ class Program {
            (setting_.limit == kNoLimit ? "" : ", limit " + mib(setting_.limit)) +
            (setting_.private_pool ? ", a private pool" : "") +
            (setting_.recorded ? ", recorded streams" : "") +
-           (setting_.others ? ", another process" : "");
+           (setting_.others ? ", another process" : "") + (setting_.pins ? ", pins" : "") +
+           (setting_.singles ? ", single handles" : "");
   }
 
  private:
@@ -122,6 +127,12 @@ class Program {
     std::uint64_t stream = 0;
     std::uint64_t tag = 0;
     bool in_pool = false;  // made while a private pool was being filled
+  };
+  // Pins of overlapping blocks are one, and hold until the last is undone.
+  struct Pinned {
+    Extent extent;
+    int count = 1;
+    std::vector<std::uint64_t> handles;  // what lies there, in order
   };
 
   [[nodiscard]] SimulatedDeviceSpec spec() const {
@@ -149,7 +160,59 @@ class Program {
         ledger_.handles_of(extents.back(), &exempt);
       }
     }
-    return ledger_.layout(extents, exempt);
+    return ledger_.layout(extents, exempt, pinned_handles());
+  }
+  [[nodiscard]] std::set<std::uint64_t> pinned_handles() const {
+    std::set<std::uint64_t> handles;
+    for (const Pinned& pinned : pinned_) {
+      handles.insert(pinned.handles.begin(), pinned.handles.end());
+    }
+    return handles;
+  }
+
+  // ---- pins: from pin to unpin the same handles lie there, and nowhere new
+  void pin_some() {
+    if (!live_.empty() && below(2) == 0 && pinned_.size() < 4) {
+      const Block& block = live_[below(live_.size())];
+      const Extent extent{block.address.value(), (block.address + block.size).value()};
+      expect(allocator_->pin(block.address + Bytes(below(block.size.count()))).ok(),
+             "a live block could not be pinned");
+      Pinned pinned{extent, 1, {}};
+      std::erase_if(pinned_, [&](const Pinned& other) {
+        const bool overlaps =
+            other.extent.begin < pinned.extent.end && pinned.extent.begin < other.extent.end;
+        if (overlaps) {
+          pinned.extent.begin = std::min(pinned.extent.begin, other.extent.begin);
+          pinned.extent.end = std::max(pinned.extent.end, other.extent.end);
+          pinned.count += other.count;
+        }
+        return overlaps;
+      });
+      pinned.handles = ledger_.behind(pinned.extent);
+      pinned_.push_back(pinned);
+      for (const std::uint64_t handle : pinned_.back().handles) {
+        most_places_.try_emplace(handle, ledger_.mappings_of(handle));
+      }
+    } else if (!pinned_.empty()) {
+      unpin(below(pinned_.size()));
+    }
+  }
+  void unpin(std::size_t index) {
+    expect(allocator_->unpin(VirtAddr(pinned_[index].extent.begin)).ok(), "unpin failed");
+    if (--pinned_[index].count > 0) {
+      return;
+    }
+    pinned_.erase(pinned_.begin() + static_cast<std::ptrdiff_t>(index));
+    const std::set<std::uint64_t> still = pinned_handles();
+    std::erase_if(most_places_, [&](const auto& entry) { return !still.contains(entry.first); });
+  }
+  void check_pins() {
+    for (const Pinned& pinned : pinned_) {
+      expect(ledger_.behind(pinned.extent) == pinned.handles, "pinned memory is not where it was");
+    }
+    for (const auto& [handle, places] : most_places_) {
+      expect(ledger_.mappings_of(handle) <= places, "a pinned handle was mapped once more");
+    }
   }
 
   // The most that one request may be, by the promise.
@@ -194,6 +257,10 @@ class Program {
     } else if (below(10) == 0) {
       sim_.complete_stream(id(below(setting_.streams)));
     }
+    if (setting_.pins && below(30) == 0) {
+      pin_some();
+    }
+    check_pins();
     if (below(8) == 0) {
       compare();
     }
@@ -229,15 +296,19 @@ class Program {
       return;
     }
     const Layout before = layout();
-    const Bytes could = obtainable(before);
     const Bytes size = round_up(requested, kUnit);
     const std::uint64_t stream = below(setting_.streams);
-    const Result<VirtAddr> address = allocator_->allocate(requested, id(stream));
+    const bool single = setting_.singles && below(4) == 0;
+    const Bytes could = obtainable(before) - (single ? before.composable_ends : Bytes(0));
+    const Result<VirtAddr> address = single ? allocator_->allocate_single(requested, id(stream))
+                                            : allocator_->allocate(requested, id(stream));
     expect(before.problem.empty(), before.problem);
     note_held();
     if (address.ok()) {
       ++served_;
       live_.push_back({address.value(), size, stream, ++tag_, filling_});
+      const Extent extent{address.value().value(), (address.value() + size).value()};
+      expect(!single || ledger_.behind(extent).size() == 1, "a single block lies in two handles");
       expect(sim_.write(id(stream), address.value(), size, tag_).ok(),
              "the block's first kernel meets memory that is not its own");
       return;
@@ -245,7 +316,8 @@ class Program {
     ++refused_;
     compare();
     // While a pool is being filled nothing may be waited for, and what it keeps is its own.
-    const Bytes needed = kAliasEngine ? size : round_up(size, setting_.granularity);
+    const Bytes whole = round_up(size, setting_.granularity);
+    const Bytes needed = kAliasEngine && !single ? size : whole;
     expect(filling_ || could < needed,
            std::to_string(size.count()) + " bytes were refused although " +
                std::to_string(could.count()) + " could be had (" +
@@ -312,12 +384,17 @@ class Program {
                std::to_string(stranded.count()));
     expect(s.free_handles == shown.idle, "free_handles is not the sum of the idle handles");
     expect(s.mapped_in_use == shown.in_use, "mapped_in_use is not the sum of the used handles");
+    expect(s.pinned == shown.pinned, "pinned is not the sum of the pinned handles");
     expect(!composable_differs(s, shown), "composable is not the best pair of ends");
   }
 
   void finish() {
     release_pool();
     sim_.set_memory_of_others(kDevice, Bytes(0));
+    while (!pinned_.empty()) {
+      unpin(pinned_.size() - 1);
+    }
+    setting_.singles = false;
     while (!live_.empty() && failure_.empty()) {
       free(below(live_.size()));
     }
@@ -332,12 +409,14 @@ class Program {
     }
   }
 
-  const Setting setting_;
+  Setting setting_;
   std::mt19937_64 random_;
   SimulatedDriver sim_;
   PhysicalLedger ledger_;
   std::unique_ptr<DeviceAllocator> allocator_;
   std::vector<Block> live_;
+  std::vector<Pinned> pinned_;
+  std::map<std::uint64_t, std::size_t> most_places_;  // of each pinned handle
   std::set<std::uint64_t> held_;  // handles of the private pool
   PoolKey pool_{7, 1};
   bool filling_ = false;

@@ -68,6 +68,10 @@ void World::allocate(std::uint64_t size,
   const Result<VirtAddr> address =
       pool == nullptr ? allocator_->allocate(Bytes(size), stream_id(stream))
                       : allocator_->allocate_in_pool(Bytes(size), stream_id(stream), pool_key);
+  take_block(address, size, stream);
+}
+
+void World::take_block(const Result<VirtAddr>& address, std::uint64_t size, std::uint64_t stream) {
   if (!address.ok()) {
     ++refused_;
     return;
@@ -160,6 +164,20 @@ void World::record_stream(Live& block, std::uint64_t stream) {
   expect(allocator_->record_stream(block.address, stream_id(stream)).ok(), "record_stream failed");
   expect(driver_.launch(stream_id(stream), block.address, block.size, block.tag).ok(),
          "a recorded stream's kernel meets memory that is not its own");
+}
+
+void World::pin(const Live& block, std::uint64_t where) {
+  const Bytes inside(where % block.size.count());
+  expect(allocator_->pin(block.address + inside).ok(), "pin of a live block failed");
+  if (config_.virtual_memory) {
+    pinned_.push_back({block.address, block.size, inside});
+  }
+}
+
+void World::unpin(std::size_t index) {
+  const Pinned pinned = pinned_[index];
+  expect(allocator_->unpin(pinned.address + pinned.inside).ok(), "unpin of a pin failed");
+  pinned_.erase(pinned_.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
 // ---- pools and graphs
@@ -298,7 +316,8 @@ void World::run(const Instruction& instruction) {
   }
   const std::uint64_t stream = instruction.a % config_.streams;
   const bool needs_block = instruction.op == Op::kFree || instruction.op == Op::kRecordStream ||
-                           instruction.op == Op::kLaunch || instruction.op == Op::kCheckCanary;
+                           instruction.op == Op::kLaunch || instruction.op == Op::kCheckCanary ||
+                           instruction.op == Op::kPin;
   if (needs_block && live_.empty()) {
     return;
   }
@@ -315,6 +334,19 @@ void World::run(const Instruction& instruction) {
       }
       break;
     }
+    case Op::kAllocSingle:
+      take_block(allocator_->allocate_single(Bytes(instruction.size), stream_id(stream)),
+                 instruction.size,
+                 stream);
+      break;
+    case Op::kPin:
+      pin(live_[index], instruction.b);
+      break;
+    case Op::kUnpin:
+      if (!pinned_.empty()) {
+        unpin(instruction.a % pinned_.size());
+      }
+      break;
     case Op::kFree:
       free_block(index);
       break;
@@ -398,6 +430,9 @@ void World::finish(bool all_returns) {
       release_pool(number);
     }
   }
+  while (pinned_.size() > next_tag_ % 2 * 3 && ok()) {
+    unpin(0);  // now and then some are left to the destructor
+  }
   // Half by hand, the rest by the destructor.
   while (live_.size() > extents_.size() / 2 + 1 && ok()) {
     free_block(live_.size() / 2);
@@ -408,7 +443,7 @@ void World::finish(bool all_returns) {
   while (!live_.empty() && next_tag_ % 2 == 0 && ok()) {
     free_block(0);
   }
-  if (live_.empty() && ok()) {
+  if (live_.empty() && pinned_.empty() && ok()) {
     allocator_->trim();
     expect(!all_returns || allocator_->stats().reserved.is_zero(),
            "trim of an empty allocator leaves memory");

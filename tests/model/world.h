@@ -53,6 +53,12 @@ class World {
     Bytes size;
     std::uint64_t tag = 0;
   };
+  // Pinned addresses: what was written there last stays readable, whatever became of the block.
+  struct Pinned {
+    VirtAddr address;
+    Bytes size;
+    Bytes inside;  // the address that was given
+  };
   enum class PoolState : unsigned char { kNone, kFilling, kCapturing, kIdle };
   struct ModelPool {
     PoolState state = PoolState::kNone;
@@ -65,6 +71,9 @@ class World {
   void fail(std::string what);
   void expect(bool condition, const char* what);
   void allocate(std::uint64_t size, std::uint64_t stream, const ModelPool* pool, PoolKey key);
+  void take_block(const Result<VirtAddr>& address, std::uint64_t size, std::uint64_t stream);
+  void pin(const Live& block, std::uint64_t where);
+  void unpin(std::size_t index);
   void note_allocated(VirtAddr address, std::uint64_t size, std::uint64_t stream, ModelPool* graph);
   void free_block(std::size_t index);
   void record_stream(Live& block, std::uint64_t stream);
@@ -93,6 +102,7 @@ class World {
   CountingDriver counting_{driver_};
   std::unique_ptr<DeviceAllocator> allocator_;
   std::vector<Live> live_;
+  std::vector<Pinned> pinned_;
   std::map<std::uint64_t, std::uint64_t> extents_;  // live blocks: begin -> end
   std::vector<ModelPool> pools_;
   std::vector<std::uint64_t> generations_;  // of each stream name: how many streams had it before

@@ -39,6 +39,12 @@ TEST(Start, EnvironmentIsUsed) {
   EXPECT_TRUE(outcome.says("limit: 3221225472\n")) << outcome.output;
 }
 
+TEST(Start, WithoutAGpuTheMessageNamesTheSimulatedDriver) {
+  // No device is to be seen, whether there is a driver or not.
+  const Outcome outcome = probe("CUDA_VISIBLE_DEVICES=-1 NOFRAG_CONF=driver:cuda", "init");
+  EXPECT_TRUE(outcome.says("NOFRAG_CONF=driver:sim:h100-80g")) << outcome.output;
+}
+
 TEST(Start, CallIsStrongerThanEnvironmentKeyByKey) {
   const Outcome outcome = probe("NOFRAG_CONF=driver:sim:h100-80g,limit:3GiB", "init limit:1GiB");
   EXPECT_TRUE(outcome.says("driver: sim:h100-80g\n")) << outcome.output;
@@ -80,10 +86,10 @@ TEST(Start, AbortConfStopsTheProcess) {
 }
 
 TEST(Start, BadCallConfIsAnError) {
-  const Outcome outcome = probe(kSim, "init handle_size:7");
+  const Outcome outcome = probe(kSim, "init handle_size:2GiB");
   EXPECT_TRUE(
-      outcome.says("init: bad configuration: nofrag_init: option handle_size: \"7\" is "
-                   "outside 2MiB to 1GiB\n"))
+      outcome.says("init: bad configuration: nofrag_init: option handle_size: \"2GiB\" is "
+                   "outside 0B to 1GiB\n"))
       << outcome.output;
 }
 

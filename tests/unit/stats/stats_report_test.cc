@@ -24,9 +24,10 @@ DeviceStats sample_stats() {
   s.limit = kNoLimit;
   s.largest_free_run = 9 * kMiB;
   s.free_handles = 8 * kMiB;
-  s.free_ends = 3 * kMiB;
-  s.composable = 2 * kMiB;
-  s.stranded = 5 * kMiB - Bytes(2048);
+  s.stranded = 8 * kMiB - Bytes(2048);
+  s.free_ends = Bytes(7168);
+  s.composable = Bytes(4096);
+  s.pinned = 4 * kMiB;
   s.peak_live = Bytes(5000);
   s.peak_allocated = Bytes(6000);
   s.peak_reserved = 24 * kMiB;
@@ -64,7 +65,9 @@ TEST(DeviceStatsStructure, FollowsTheListWithoutGaps) {
     offset += 8;
   }
   EXPECT_EQ(offset, offsetof(nofrag_device_stats, reserved));
-  EXPECT_EQ(sizeof(nofrag_device_stats), 264U) << "new fields take the place of reserved ones";
+  // Never another size: callers pass theirs.
+  EXPECT_EQ(sizeof(nofrag_device_stats), 264U);
+  EXPECT_EQ(sizeof(nofrag_oom_report), 152U);
 }
 
 TEST(StatsReport, JsonTextAndStructureAgree) {
@@ -141,7 +144,14 @@ TEST(OomReport, StructureHoldsTheNumbers) {
   EXPECT_EQ(c.driver_free_bytes, 88U);
   EXPECT_EQ(c.driver_total_bytes, 99U);
   EXPECT_EQ(c.live_bytes, 1536U);
+  EXPECT_EQ(c.pending_bytes, 512U);
+  EXPECT_EQ(c.reserved_bytes, (16 * kMiB).count());
+  EXPECT_EQ(c.limit_bytes, UINT64_MAX);
   EXPECT_EQ(c.free_handles_bytes, (8 * kMiB).count());
+  EXPECT_EQ(c.stranded_bytes, (8 * kMiB).count() - 2048);
+  EXPECT_EQ(c.largest_free_run_bytes, (9 * kMiB).count());
+  EXPECT_EQ(c.free_ends_bytes, 7168U);
+  EXPECT_EQ(c.composable_bytes, 4096U);
 }
 
 }  // namespace

@@ -1,0 +1,12 @@
+// environment: the process's environment variables, for the layers that may ask (tests/lint/layers.txt).
+//
+// Owns: nothing. Layer: runtime. Threads: any, as long as nobody changes the environment meanwhile.
+// Failure: a variable that is not set is the empty string. Cost: one walk over the environment.
+#pragma once
+
+namespace nofrag {
+
+// pre: `name` ends in a zero byte. Valid until the environment is changed.
+[[nodiscard]] const char* environment(const char* name);
+
+}  // namespace nofrag
