@@ -55,7 +55,8 @@ bool DeviceAllocator::Impl::ask_done(const Handle& handle) {
   return known_done(handle);
 }
 
-// Cuts the idle handles that the placement would leave mostly free. True if anything changed there.
+// Cuts the idle handles that the placement would leave mostly free. True if anything may have changed
+// there: a free block that was found before may be another one now.
 bool DeviceAllocator::Impl::cut_under(const Placement& placement, Pool& pool) {
   if (placement.size < kSmallestCutFor || !pool.lends() || filling_pool() ||
       cuts >= cut_budget(kNoLimit)) {
@@ -74,24 +75,26 @@ bool DeviceAllocator::Impl::cut_under(const Placement& placement, Pool& pool) {
           partly.push_back(&handle);
         }
       });
-  if (!partly.empty() && streams.several()) {
+  if (partly.empty()) {
+    return false;
+  }
+  if (streams.several()) {
     settle();  // what is done is clean, like what is created now: they merge
   }
-  bool any = false;
   for (Handle* handle : partly) {
-    any |= cut(placement, pool, handle);
+    cut(placement, pool, handle);
   }
-  return any;
+  return true;
 }
 
-bool DeviceAllocator::Impl::cut(const Placement& placement, Pool& pool, Handle* handle) {
+void DeviceAllocator::Impl::cut(const Placement& placement, Pool& pool, Handle* handle) {
   Region& region = *placement.region;
   const Mapping* mapping = handle->in(region);
   const VirtAddr from = mapping->address;
   const VirtAddr to = mapping->end();
   const Result<PhysicalHandle> unmapped = unmap_idle(handle);
   if (!unmapped.ok()) {
-    return false;
+    return;
   }
   give_back(unmapped.value());
   ++cuts;
@@ -115,7 +118,6 @@ bool DeviceAllocator::Impl::cut(const Placement& placement, Pool& pool, Handle* 
     map_pieces(pool, region, at, {{made.value(), nullptr}}).ignore();
     at = edge;
   }
-  return true;
 }
 
 // After a cut: the block at the place that was chosen for it, or nullptr if it could not be backed.

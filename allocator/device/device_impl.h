@@ -116,7 +116,7 @@ class DeviceAllocator::Impl {
   [[nodiscard]] std::uint64_t cut_budget(Bytes excess) const;
   bool ask_done(const Handle& handle);
   bool cut_under(const Placement& placement, Pool& pool);
-  bool cut(const Placement& placement, Pool& pool, Handle* handle);
+  void cut(const Placement& placement, Pool& pool, Handle* handle);
   Block* take_cut(Pool& pool, const Placement& placement, Bytes requested, StreamClock& clock);
   void note_reserved();
 
