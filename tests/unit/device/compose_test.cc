@@ -45,12 +45,12 @@ TEST_F(ComposeTest, EndsOfHandlesServeToo) {
   free_front(5);
   free_back(9);
   free_front(13);
-  free_handles({3, 11});
-  const VirtAddr block = allocate(2 * kHandle);
+  free_handles({3, 11, 15});
+  const VirtAddr block = allocate(3 * kHandle);
   ASSERT_FALSE(block.is_null());
   EXPECT_EQ(without_questions(recorder_->take()),
-            (Calls{"map 8", "map 8", "map 8", "set_access 24"}));
-  EXPECT_EQ(recorder_->aliases(), 3U);
+            (Calls{"map 8", "map 8", "map 8", "map 8", "set_access 32"}));
+  EXPECT_EQ(recorder_->aliases(), 4U);
   // The neighbours in the same handles were not touched (the fixture looks at their bytes).
   free(blocks_[2]);
   free(blocks_[11]);

@@ -175,6 +175,21 @@ TEST_F(CutTest, AFailureInTheMiddleLosesNothing) {
   }
 }
 
+// Before it cuts, the allocator asks how far all streams have come: free memory merges, and the free block
+// that was found first may be gone, also when the driver then refuses every cut.
+TEST_F(CutTest, ARefusedCutWithSeveralStreamsTakesNoStaleBlock) {
+  prepare();
+  const VirtAddr small = allocate(2 * kMiB, kB);
+  allocator_->check();
+  free(small);
+  sim_->fail_call(DriverCall::kUnmap, 1, Errc::kDriverFailure, true);
+  const VirtAddr block = allocate(5 * kMiB);
+  ASSERT_FALSE(block.is_null());
+  allocator_->check();
+  EXPECT_EQ(allocator_->find(block).value().size, 5 * kMiB);
+  sim_->clear_faults();
+}
+
 // The new handle can be neither used nor taken away again: its addresses are lost, the request goes
 // elsewhere.
 TEST_F(CutTest, ARefusedUndoInTheMiddleGoesElsewhere) {
