@@ -36,7 +36,8 @@ std::uint64_t DeviceAllocator::Impl::cut_budget(Bytes excess) const {
     // leave more to cut.
     return allocations < kFirstAllocations || streams.several()
                ? tuning.cuts_at_the_brim
-               : std::min(tuning.cuts_at_the_brim, 2 * tuning.cuts + allocations / kAllocationsACut);
+               : std::min(tuning.cuts_at_the_brim,
+                          2 * tuning.cuts + allocations / kAllocationsACut);
   }
   return streams.several() && excess >= kLargeExcess ? 2 * tuning.cuts : tuning.cuts;
 }
@@ -66,12 +67,12 @@ bool DeviceAllocator::Impl::cut_under(const Placement& placement, Pool& pool) {
   RangeHeap::for_each_mapping(
       *placement.region, placement.address, placement.end(), [&](Mapping& mapping) {
         Handle& handle = *mapping.handle;
-        const Bytes covered = std::min(mapping.end(), placement.end()) -
-                              std::max(mapping.address, placement.address);
+        const Bytes covered =
+            std::min(mapping.end(), placement.end()) - std::max(mapping.address, placement.address);
         const Bytes excess = handle.physical.size - covered;
         if (handle.movable() && excess >= kLeastGranules * info.granularity &&
-            kLeastPart * excess >= placement.size &&
-            cuts + partly.size() < cut_budget(excess) && ask_done(handle)) {
+            kLeastPart * excess >= placement.size && cuts + partly.size() < cut_budget(excess) &&
+            ask_done(handle)) {
           partly.push_back(&handle);
         }
       });
@@ -127,7 +128,8 @@ Block* DeviceAllocator::Impl::take_cut(Pool& pool,
                                        StreamClock& clock) {
   Fill fill{pool, clock, ++fills};
   // A mapping that failed and could not be undone has taken its place.
-  const bool backed = RangeHeap::open(placement) && back(fill, placement).ok() && RangeHeap::open(placement);
+  const bool backed =
+      RangeHeap::open(placement) && back(fill, placement).ok() && RangeHeap::open(placement);
   Block* block = backed ? pool.heap.take(placement, requested, clock) : nullptr;
   drop_emptied_views();
   return block;
