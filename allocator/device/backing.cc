@@ -15,6 +15,9 @@ namespace {
 constexpr std::uint64_t kHandlesARequest = 4;
 // Where memory may run short, by how much a handle may reach beyond the gap it is mapped into.
 constexpr Bytes kMuchTooLarge = 4 * kMiB;
+// Once half is taken: the most that one handle may be of all there is, under small and large requests.
+constexpr std::uint64_t kSmallestShare = 1024;
+constexpr std::uint64_t kLargestShare = 256;
 // Below a twenty-fifth of what there is, memory does not run short soon.
 constexpr std::uint64_t kPlentyShare = 25;
 
@@ -46,8 +49,13 @@ Bytes DeviceAllocator::Impl::growth_size(Bytes request) const {
   const auto part = [this](Bytes size, std::uint64_t divisor) {
     return round_up(Bytes(size.count() / divisor), info.granularity);
   };
-  const Bytes least = part(tuning.handle, end ? 4 : half ? 2 : 1);
-  const Bytes most = part(tuning.largest, !half ? 1 : streams.several() ? 8 : 2);
+  Bytes least = part(tuning.handle, end ? 4 : half ? 2 : 1);
+  Bytes most = part(tuning.largest, !half ? 1 : streams.several() ? 8 : 2);
+  if (half) {
+    // On a small device, or under a small limit, each handle is a larger part of what there is.
+    least = std::min(least, part(capacity(), kSmallestShare));
+    most = std::min(most, part(capacity(), kLargestShare));
+  }
   return std::clamp(
       round_down(Bytes(request.count() / kHandlesARequest), least), least, std::max(least, most));
 }
