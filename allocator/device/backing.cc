@@ -56,15 +56,14 @@ Bytes DeviceAllocator::Impl::growth_size(Bytes request) const {
     least = std::min(least, part(capacity(), kSmallestShare));
     most = std::min(most, part(capacity(), kLargestShare));
   }
-  return std::clamp(round_down(Bytes(request.count() / kHandlesARequest), least),
-                    least,
-                    std::max(least, most));
+  return std::clamp(
+      round_down(Bytes(request.count() / kHandlesARequest), least), least, std::max(least, most));
 }
 
 // Should a request get just the granules it needs? Where memory may run short, while that stays cheap.
 bool DeviceAllocator::Impl::exactly() const {
-  return tight || (kPlentyShare * physical.reserved() >= capacity() &&
-                   exact_handles < tuning.exact_handles);
+  return tight ||
+         (kPlentyShare * physical.reserved() >= capacity() && exact_handles < tuning.exact_handles);
 }
 
 Result<PhysicalHandle> DeviceAllocator::Impl::create(Bytes size) {
@@ -96,8 +95,7 @@ Status DeviceAllocator::Impl::fill_gap(Fill& fill, const Placement& placement, G
   std::vector<Piece> pieces;
   Bytes filled;
   while (filled < gap.range.size) {
-    const Result<Piece> piece =
-        obtain(fill, placement, gap.range.size - filled, gap.room_after);
+    const Result<Piece> piece = obtain(fill, placement, gap.range.size - filled, gap.room_after);
     if (!piece.ok()) {
       for (const Piece& had : pieces) {
         if (had.alias == nullptr) {
@@ -148,10 +146,10 @@ Status DeviceAllocator::Impl::map_pieces(Pool& pool,
 }
 
 // One handle of at most `want` bytes, or more where the addresses behind the gap have `room` for it.
-Result<DeviceAllocator::Impl::Piece> DeviceAllocator::Impl::obtain(Fill& fill,
-                                                                   const Placement& placement,
-                                                                   Bytes want,
-                                                                   Bytes room) {
+Result<Piece> DeviceAllocator::Impl::obtain(Fill& fill,
+                                            const Placement& placement,
+                                            Bytes want,
+                                            Bytes room) {
   const Bytes full = growth_size(placement.size);
   Bytes exact = std::min(want, full);
   // The granule that the block shares with whatever comes next is a handle of its own.
@@ -200,10 +198,10 @@ Result<DeviceAllocator::Impl::Piece> DeviceAllocator::Impl::obtain(Fill& fill,
 
 // An idle handle of the same heap, mapped here beside where it is: nothing is unmapped, so nothing
 // waits for the GPU.
-Result<DeviceAllocator::Impl::Piece> DeviceAllocator::Impl::alias_idle(Fill& fill,
-                                                                       const Placement& placement,
-                                                                       Bytes want,
-                                                                       Bytes room) {
+Result<Piece> DeviceAllocator::Impl::alias_idle(Fill& fill,
+                                                const Placement& placement,
+                                                Bytes want,
+                                                Bytes room) {
   std::vector<Handle*>& own = supply(fill).own;
   for (std::size_t& i = fill.next_alias; i < own.size(); ++i) {
     Handle* handle = own[i];
@@ -224,10 +222,10 @@ Result<DeviceAllocator::Impl::Piece> DeviceAllocator::Impl::alias_idle(Fill& fil
 
 // An idle handle moved here whole if it fits, else given back to the driver to make room for a new
 // one of the size needed: physical memory is fungible through the driver.
-Result<DeviceAllocator::Impl::Piece> DeviceAllocator::Impl::move_idle(Fill& fill,
-                                                                      const Placement& placement,
-                                                                      Bytes want,
-                                                                      bool wait) {
+Result<Piece> DeviceAllocator::Impl::move_idle(Fill& fill,
+                                               const Placement& placement,
+                                               Bytes want,
+                                               bool wait) {
   Supply& idle = supply(fill);
   const auto from = [&](std::vector<Handle*>& list, std::size_t& next, Rung rung) -> Result<Piece> {
     for (; next < list.size(); ++next) {
@@ -270,7 +268,7 @@ Result<DeviceAllocator::Impl::Piece> DeviceAllocator::Impl::move_idle(Fill& fill
   return from(idle.others, wait ? fill.next_other_waited : fill.next_other, Rung::kOtherPools);
 }
 
-DeviceAllocator::Impl::Supply& DeviceAllocator::Impl::supply(Fill& fill) {
+Supply& DeviceAllocator::Impl::supply(Fill& fill) {
   if (!fill.supply.has_value()) {
     fill.supply = supply_for(fill.pool);
   }

@@ -59,12 +59,12 @@ bool DeviceAllocator::Impl::cut_under(const Placement& placement, Pool& pool) {
   RangeHeap::for_each_mapping(
       *placement.region, placement.address, placement.end(), [&](Mapping& mapping) {
         Handle& handle = *mapping.handle;
-        const Bytes covered = std::min(mapping.end(), placement.end()) -
-                              std::max(mapping.address, placement.address);
+        const Bytes covered =
+            std::min(mapping.end(), placement.end()) - std::max(mapping.address, placement.address);
         const Bytes excess = handle.physical.size - covered;
         if (handle.movable() && excess >= kLeastGranules * info.granularity &&
-            kLeastPart * excess >= placement.size &&
-            cuts + partly.size() < cut_budget(excess) && ask_done(handle)) {
+            kLeastPart * excess >= placement.size && cuts + partly.size() < cut_budget(excess) &&
+            ask_done(handle)) {
           partly.push_back(&handle);
         }
       });
@@ -120,7 +120,8 @@ Block* DeviceAllocator::Impl::take_cut(Pool& pool,
                                        StreamClock& clock) {
   Fill fill{pool, clock, ++fills};
   // A mapping that failed and could not be undone has taken its place.
-  const bool backed = RangeHeap::open(placement) && back(fill, placement).ok() && RangeHeap::open(placement);
+  const bool backed =
+      RangeHeap::open(placement) && back(fill, placement).ok() && RangeHeap::open(placement);
   Block* block = backed ? pool.heap.take(placement, requested, clock) : nullptr;
   drop_emptied_views();
   return block;

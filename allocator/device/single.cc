@@ -108,7 +108,7 @@ Result<Block*> DeviceAllocator::Impl::create_single(Fill& fill, Bytes size, Byte
   if (!made.ok()) {
     return made.error();
   }
-  const Result<Placement> place = unbacked_place(fill.pool, whole, fill.clock);
+  const Result<Placement> place = window(fill.pool, whole, fill.clock, RangeHeap::Scope::kUnbacked);
   if (!place.ok()) {
     give_back(made.value());
     return place.error();
@@ -161,25 +161,6 @@ Result<PhysicalHandle> DeviceAllocator::Impl::create_making_room(Fill& fill, Byt
   }
   give_up(found.others, Rung::kOtherPools);
   return made;
-}
-
-// Addresses with nothing mapped, in a new region if the heap has none.
-Result<Placement> DeviceAllocator::Impl::unbacked_place(Pool& pool,
-                                                        Bytes size,
-                                                        StreamClock& clock) {
-  constexpr auto kUnbacked = RangeHeap::Scope::kUnbacked;
-  if (const auto place = pool.heap.find_placement(size, clock, kUnbacked); place.has_value()) {
-    return *place;
-  }
-  const Bytes usual =
-      pool.is_private() ? Bytes(info.total_memory.count() / 8) : info.total_memory * 2;
-  const Result<AddressRange> range =
-      space.take_region(round_up(std::max(usual, size), info.granularity));
-  if (!range.ok()) {
-    return range.error();
-  }
-  Region& region = pool.heap.add_region(range.value(), true);
-  return Placement{&region, range.value().address, size, size};
 }
 
 }  // namespace nofrag

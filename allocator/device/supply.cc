@@ -7,11 +7,8 @@
 namespace nofrag {
 
 // May `clock` use bytes [from, to) of the handle at once (or, with `wait`, behind a device-side wait)?
-bool DeviceAllocator::Impl::may_use(const Handle& handle,
-                                    Bytes from,
-                                    Bytes to,
-                                    const StreamClock& clock,
-                                    bool wait) const {
+bool DeviceAllocator::Impl::may_use(
+    const Handle& handle, Bytes from, Bytes to, const StreamClock& clock, bool wait) const {
   if (wait) {
     return true;
   }
@@ -177,7 +174,7 @@ void DeviceAllocator::Impl::drop_unused_views(const Fill& fill) {
   drop_emptied_views();
 }
 
-DeviceAllocator::Impl::Supply DeviceAllocator::Impl::supply_for(Pool& pool) {
+Supply DeviceAllocator::Impl::supply_for(Pool& pool) {
   // Asked once, so that everything after goes by what is known.
   if (!filling_pool()) {
     streams.poll_all();
