@@ -15,9 +15,12 @@ bool DeviceAllocator::Impl::may_use(const Handle& handle,
   if (wait) {
     return true;
   }
-  return RangeHeap::all_marks(handle, from, to, [&clock](const StreamClock* mark, Tick tick) {
-    return mark == nullptr || mark == &clock || mark->done(tick);
-  });
+  // In a private heap a graph may do its work once more at any time: there nothing is ever done.
+  const bool shared = handle.mappings->region->heap->sharing() == RangeHeap::Sharing::kShared;
+  return RangeHeap::all_marks(
+      handle, from, to, [&clock, shared](const StreamClock* mark, Tick tick) {
+        return mark == nullptr || mark == &clock || (shared && mark->done(tick));
+      });
 }
 
 bool DeviceAllocator::Impl::known_done(const Handle& handle) {

@@ -121,6 +121,29 @@ TEST_F(PoolsTest, ManyPoolsComeAndGoWithoutUsingUpAddresses) {
   }
 }
 
+// A graph may be replayed after any wait: what it freed serves its own streams only.
+TEST_F(PoolsTest, ACompositionInAPoolDoesNotCrossStreams) {
+  Options options;
+  options.handle_size = 8 * kMiB;
+  options.reserve_slack = 0.0;
+  start(kGiB, options);
+  begin_capture(kFirst, kA);
+  const VirtAddr captured = allocator_->allocate(64 * kMiB, kA).value();
+  ASSERT_TRUE(allocator_->free(captured).ok());
+  end_capture(kFirst, kA);
+  // A wait for the whole device.
+  for (int i = 0; i < 2; ++i) {
+    begin_pool(kSecond, kB);
+    ASSERT_TRUE(allocator_->end_allocate_to_pool(kSecond).ok());
+    ASSERT_TRUE(allocator_->release_pool(kSecond).ok());
+  }
+  const VirtAddr other = allocator_->allocate_in_pool(64 * kMiB, kB, kFirst).value();
+  written(other, 64 * kMiB, kB);
+  ASSERT_TRUE(sim_->write(kC, captured, 64 * kMiB, 99).ok()) << "a replay";
+  sim_->complete_all();
+  free(other);  // looks at its bytes
+}
+
 // Everything that can be called while a stream is captured is: the capture stays valid.
 TEST_F(PoolsTest, NothingBreaksACapture) {
   start(32 * kMiB);
