@@ -177,6 +177,7 @@ class DeviceAllocator::Impl {
   void note_emptied(Region& view);
   void drop_emptied_views();
   void drop_unused_views(const Fill& fill);
+  Result<AddressRange> take_home(const Fill& fill, Bytes size);
 
   // pin.cc
   struct Pin {
@@ -197,7 +198,7 @@ class DeviceAllocator::Impl {
   Result<Block*> serve_single(
       Pool& pool, Bytes size, Bytes requested, StreamClock& clock, bool wait);
   Result<PhysicalHandle> create_making_room(Fill& fill, Bytes size);
-  Result<Placement> unbacked_place(Pool& pool, Bytes size, StreamClock& clock);
+  Result<Placement> unbacked_place(const Fill& fill, Bytes size);
 
   // reclaim.cc
   void finish_free(Block* block);
@@ -206,8 +207,10 @@ class DeviceAllocator::Impl {
   bool settle_pending(bool wait);
   void settle_released_pools();
   void drop_empty_pools();
+  void drop_released_pools();
   void retry_refused();
   void release_idle(Bytes keep);
+  void release_idle(Pool& pool, Bytes keep);
   Bytes trim_locked(Bytes keep);
   void free_plain(Block* block);
   void flush_deferred_plain();

@@ -212,12 +212,7 @@ Result<Placement> DeviceAllocator::Impl::window(Fill& fill, Bytes size) {
   std::optional<Placement> found = heap.find_placement(size, fill.clock, scope);
   if (!found.has_value()) {
     // No stretch of addresses is long enough: the heap needs a region.
-    // Twice the memory for the default pool, so that scattered survivors never use up its
-    // addresses; private pools are many and mostly small.
-    const Bytes usual =
-        fill.pool.is_private() ? Bytes(info.total_memory.count() / 8) : info.total_memory * 2;
-    const Bytes region_size = round_up(std::max(usual, size), info.granularity);
-    const Result<AddressRange> region = space.take_region(region_size);
+    const Result<AddressRange> region = take_home(fill, size);
     if (!region.ok()) {
       return region.error();
     }

@@ -20,6 +20,8 @@ constexpr std::uint32_t kFewestFreesOneStream = 8;
 constexpr Bytes kAlwaysWorthIt = kGiB;
 // Markers are asked about when somebody needs memory. If nobody ever does, this many may wait.
 constexpr std::size_t kUnaskedMarkers = 256;
+// Released pools that nobody trims: more are not kept.
+constexpr std::size_t kReleasedPoolsKept = 64;
 
 }  // namespace
 
@@ -183,6 +185,26 @@ void DeviceAllocator::Impl::drop_empty_pools() {
   }
 }
 
+// Called where a pool begins, the one moment at which no capture is under way: pools that nobody will use
+// again go, with their idle handles, before they pile up.
+void DeviceAllocator::Impl::drop_released_pools() {
+  std::size_t released = 0;
+  for (const auto& [key, pool] : pools) {
+    released += pool.is_private() && pool.use_count == 0 && pool.live_blocks == 0 ? 1U : 0U;
+  }
+  if (released < kReleasedPoolsKept || filling_pool()) {
+    return;
+  }
+  settle_released_pools();
+  for (auto& [key, pool] : pools) {
+    if (pool.is_private()) {
+      release_idle(pool, Bytes(0));
+    }
+  }
+  drop_emptied_views();
+  drop_empty_pools();
+}
+
 Bytes DeviceAllocator::Impl::trim_locked(Bytes keep) {
   const Bytes before = physical.reserved();
   if (!virtual_memory) {
@@ -209,22 +231,25 @@ Bytes DeviceAllocator::Impl::trim_locked(Bytes keep) {
 // reserved.
 void DeviceAllocator::Impl::release_idle(Bytes keep) {
   for (auto& [key, pool] : pools) {
-    if (!pool.lends()) {
-      continue;
-    }
-    for (Handle* handle = pool.heap.first_idle();
-         handle != nullptr && physical.reserved() > keep;) {
-      Handle* next = handle->next_idle;
-      // While a pool is filled a capture may be under way: nothing is waited for. A stream that cannot
-      // be waited for keeps its handle.
-      if (handle->pins == 0 &&
-          (filling_pool() ? known_done(*handle) : wait_for_handle(*handle).ok())) {
-        if (const Result<PhysicalHandle> unmapped = unmap_idle(handle); unmapped.ok()) {
-          give_back(unmapped.value());
-        }
+    release_idle(pool, keep);
+  }
+}
+
+void DeviceAllocator::Impl::release_idle(Pool& pool, Bytes keep) {
+  if (!pool.lends()) {
+    return;
+  }
+  for (Handle* handle = pool.heap.first_idle(); handle != nullptr && physical.reserved() > keep;) {
+    Handle* next = handle->next_idle;
+    // While a pool is filled a capture may be under way: nothing is waited for. A stream that cannot
+    // be waited for keeps its handle.
+    if (handle->pins == 0 &&
+        (filling_pool() ? known_done(*handle) : wait_for_handle(*handle).ok())) {
+      if (const Result<PhysicalHandle> unmapped = unmap_idle(handle); unmapped.ok()) {
+        give_back(unmapped.value());
       }
-      handle = next;
     }
+    handle = next;
   }
 }
 

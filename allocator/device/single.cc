@@ -108,7 +108,7 @@ Result<Block*> DeviceAllocator::Impl::create_single(Fill& fill, Bytes size, Byte
   if (!made.ok()) {
     return made.error();
   }
-  const Result<Placement> place = unbacked_place(fill.pool, whole, fill.clock);
+  const Result<Placement> place = unbacked_place(fill, whole);
   if (!place.ok()) {
     give_back(made.value());
     return place.error();
@@ -164,21 +164,16 @@ Result<PhysicalHandle> DeviceAllocator::Impl::create_making_room(Fill& fill, Byt
 }
 
 // Addresses with nothing mapped, in a new region if the heap has none.
-Result<Placement> DeviceAllocator::Impl::unbacked_place(Pool& pool,
-                                                        Bytes size,
-                                                        StreamClock& clock) {
+Result<Placement> DeviceAllocator::Impl::unbacked_place(const Fill& fill, Bytes size) {
   constexpr auto kUnbacked = RangeHeap::Scope::kUnbacked;
-  if (const auto place = pool.heap.find_placement(size, clock, kUnbacked); place.has_value()) {
+  if (const auto place = fill.pool.heap.find_placement(size, fill.clock, kUnbacked); place.has_value()) {
     return *place;
   }
-  const Bytes usual =
-      pool.is_private() ? Bytes(info.total_memory.count() / 8) : info.total_memory * 2;
-  const Result<AddressRange> range =
-      space.take_region(round_up(std::max(usual, size), info.granularity));
+  const Result<AddressRange> range = take_home(fill, size);
   if (!range.ok()) {
     return range.error();
   }
-  Region& region = pool.heap.add_region(range.value(), true);
+  Region& region = fill.pool.heap.add_region(range.value(), true);
   return Placement{&region, range.value().address, size, size};
 }
 

@@ -121,6 +121,33 @@ TEST_F(PoolsTest, ManyPoolsComeAndGoWithoutUsingUpAddresses) {
   }
 }
 
+// Nobody trims.
+TEST_F(PoolsTest, ReleasedPoolsDoNotPileUp) {
+  start(512 * kMiB);
+  for (std::uint64_t i = 0; i < 500; ++i) {
+    begin_pool({9, i}, kA);
+    const Result<VirtAddr> block = allocator_->allocate(kMiB, kA);
+    ASSERT_TRUE(block.ok()) << i;
+    ASSERT_TRUE(allocator_->end_allocate_to_pool({9, i}).ok());
+    ASSERT_TRUE(allocator_->free(block.value()).ok());
+    ASSERT_TRUE(allocator_->release_pool({9, i}).ok());
+    ASSERT_LE(allocator_->stats().pools, 66U);
+  }
+}
+
+// Where addresses are few a pool begins with fewer, in the end with just what it needs.
+TEST_F(PoolsTest, ManyPoolsInUseAtOnce) {
+  start(16 * kGiB);
+  for (std::uint64_t nth = 1; nth <= 6; ++nth) {
+    sim_->fail_call(DriverCall::kReserve, nth, Errc::kDriverFailure);  // four times the memory is left
+  }
+  for (std::uint64_t i = 0; i < 150; ++i) {
+    begin_pool({9, i}, kA);
+    ASSERT_TRUE(allocator_->allocate(kMiB, kA).ok()) << i;
+    ASSERT_TRUE(allocator_->end_allocate_to_pool({9, i}).ok());
+  }
+}
+
 // A graph may be replayed after any wait: what it freed serves its own streams only.
 TEST_F(PoolsTest, ACompositionInAPoolDoesNotCrossStreams) {
   Options options;
