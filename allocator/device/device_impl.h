@@ -258,6 +258,7 @@ class DeviceAllocator::Impl {
   std::map<VirtAddr, Pin> pins;  // by first address; they never overlap
   // Pending uses by clock index, oldest first.
   std::vector<std::vector<StreamUse*>> waiting;
+  std::vector<StreamClock*> awaited;  // those with pending uses
   std::vector<Region*> emptied_views;
   std::uint64_t fills = 0;
   // Enough of what there is is taken that free memory in used handles matters.

@@ -80,6 +80,9 @@ void DeviceAllocator::Impl::defer_free(Block* block) {
     if (waiting.size() <= use->clock->index) {
       waiting.resize(use->clock->index + 1);
     }
+    if (waiting[use->clock->index].empty()) {
+      awaited.push_back(use->clock);
+    }
     waiting[use->clock->index].push_back(use);
   }
 }
@@ -90,10 +93,8 @@ bool DeviceAllocator::Impl::settle_pending(bool wait) {
   if (pending_bytes.is_zero()) {
     return any;
   }
-  streams.for_each([&](StreamClock& clock) {
-    if (clock.index >= waiting.size() || waiting[clock.index].empty()) {
-      return;
-    }
+  std::erase_if(awaited, [&](StreamClock* awaited_clock) {
+    StreamClock& clock = *awaited_clock;
     std::vector<StreamUse*>& uses = waiting[clock.index];
     const Tick newest = uses.back()->tick;
     if (wait) {
@@ -122,6 +123,7 @@ bool DeviceAllocator::Impl::settle_pending(bool wait) {
       finish_free(block);
     }
     uses.erase(uses.begin(), uses.begin() + static_cast<std::ptrdiff_t>(finished));
+    return uses.empty();
   });
   return any;
 }
@@ -258,7 +260,7 @@ void DeviceAllocator::Impl::retry_refused() {
   for (auto& [key, pool] : pools) {
     const std::vector<Handle*> lost = pool.heap.lost();
     for (Handle* handle : lost) {
-      if (driver.unmap(handle->mappings->address, handle->physical.size).ok()) {
+      if (unmap(handle->mappings).ok()) {
         physical.release(pool.heap.detach_lost(handle));
       }
     }

@@ -437,7 +437,8 @@ void RangeHeap::clean_done(StreamClock& clock) {
 
 void RangeHeap::clean_all() {
   for (const auto& shelf : dirty_) {
-    while (shelf != nullptr && shelf->oldest != nullptr) {
+    // A stream of another context was not waited for. A shelf holds one stream's blocks.
+    while (shelf != nullptr && shelf->oldest != nullptr && !shelf->oldest->clock->foreign) {
       Block* block = shelf->oldest;
       unshelve(block);
       block->clock = nullptr;

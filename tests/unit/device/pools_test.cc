@@ -148,6 +148,22 @@ TEST_F(PoolsTest, ManyPoolsInUseAtOnce) {
   }
 }
 
+// The wait that settles a released pool is for the device's own context only.
+TEST_F(PoolsTest, SettlingAPoolSaysNothingOfAnotherContextsStream) {
+  start(64 * kMiB);
+  allocate(kMiB, kB);  // several streams
+  sim_->fail_call(DriverCall::kEventRecord, 1, Errc::kInvalidArgument, true);
+  begin_pool(kFirst, kA);
+  const VirtAddr block = allocate(4 * kMiB, kA);  // its first marker is refused
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+  free(block);
+  ASSERT_TRUE(allocator_->release_pool(kFirst).ok());
+  begin_pool(kFirst, kB);  // settled
+  const VirtAddr other = allocate(4 * kMiB, kB);
+  EXPECT_NE(other, block);
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+}
+
 // A graph may be replayed after any wait: what it freed serves its own streams only.
 TEST_F(PoolsTest, ACompositionInAPoolDoesNotCrossStreams) {
   Options options;
