@@ -228,8 +228,9 @@ Result<Piece> DeviceAllocator::Impl::move_idle(Fill& fill,
                                                bool wait) {
   Supply& idle = supply(fill);
   const auto from = [&](std::vector<Handle*>& list, std::size_t& next, Rung rung) -> Result<Piece> {
-    for (; next < list.size(); ++next) {
-      Handle* handle = list[next];
+    while (next < list.size()) {
+      Handle*& entry = list[next++];
+      Handle* handle = entry;
       if (handle == nullptr || handle->chosen == fill.id ||
           (handle->in(*placement.region) != nullptr &&
            placement.covers(*handle->in(*placement.region))) ||
@@ -241,7 +242,7 @@ Result<Piece> DeviceAllocator::Impl::move_idle(Fill& fill,
       if (!unmapped.ok()) {
         continue;
       }
-      list[next++] = nullptr;
+      entry = nullptr;
       fill.highest = std::max(fill.highest, rung);
       if (unmapped.value().size <= want) {
         return Piece{unmapped.value(), nullptr};

@@ -266,6 +266,7 @@ Status DeviceAllocator::begin_allocate_to_pool(PoolKey pool, StreamFilter filter
   Impl& s = *impl_;
   const Lock lock(s.mutex);
   s.settle_or_set_aside(pool);
+  s.drop_released_pools();
   Pool& target =
       s.pools.try_emplace(pool, pool, s.context, RangeHeap::Sharing::kPrivate).first->second;
   ++target.use_count;

@@ -82,7 +82,7 @@ class DeviceAllocator::Impl {
   enum class Effort : unsigned char { kEasy, kPressure, kLast };
   Result<Block*> place(Pool& pool, Bytes size, Bytes requested, StreamClock& clock, Effort effort);
   Result<Placement> find_place(Fill& fill, Bytes size, Effort effort);
-  Result<Placement> window(Pool& pool, Bytes size, StreamClock& clock, RangeHeap::Scope scope);
+  Result<Placement> window(const Fill& fill, Bytes size, RangeHeap::Scope scope);
   Result<Placement> backed_place(Fill& fill, const Placement& placement);
   bool composing_pays(Fill& fill, const Placement& found, Composition* plan);
   Result<Block*> take(Fill& fill, const Placement& placement, Bytes requested);
@@ -110,6 +110,7 @@ class DeviceAllocator::Impl {
   void note_emptied(Region& view);
   void drop_emptied_views();
   void drop_unused_views(const Fill& fill);
+  Result<AddressRange> take_home(const Fill& fill, Bytes size);
 
   // pin.cc
   struct Pin {
@@ -138,8 +139,10 @@ class DeviceAllocator::Impl {
   bool settle_pending(bool wait);
   void settle_released_pools();
   void drop_empty_pools();
+  void drop_released_pools();
   void retry_refused();
   void release_idle(Bytes keep);
+  void release_idle(Pool& pool, Bytes keep);
   Bytes trim_locked(Bytes keep);
   void free_plain(Block* block);
   void flush_deferred_plain();
@@ -187,6 +190,7 @@ class DeviceAllocator::Impl {
   std::map<VirtAddr, Pin> pins;  // by first address; they never overlap
   // Pending uses by clock index, oldest first.
   std::vector<std::vector<StreamUse*>> waiting;
+  std::vector<StreamClock*> awaited;  // those with pending uses
   std::vector<Region*> emptied_views;
   std::uint64_t fills = 0;
   // Enough of what there is is taken that free memory in used handles matters.

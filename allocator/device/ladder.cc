@@ -149,13 +149,12 @@ Result<Placement> DeviceAllocator::Impl::find_place(Fill& fill, Bytes size, Effo
     return compose(fill, size, plan_composition(fill, size, true));
   }
   const auto scope = fill.cross ? RangeHeap::Scope::kAny : RangeHeap::Scope::kUsable;
-  Result<Placement> found = window(fill.pool, size, fill.clock, scope);
+  Result<Placement> found = window(fill, size, scope);
   if (!found.ok()) {
     return found.error();
   }
   if (tight && cut_under(found.value(), fill.pool)) {
-    found =
-        window(fill.pool, size, fill.clock, scope);  // what misses how much is another matter now
+    found = window(fill, size, scope);  // what misses how much is another matter now
     if (!found.ok()) {
       return found.error();
     }
@@ -212,24 +211,19 @@ bool DeviceAllocator::Impl::composing_pays(Fill& fill, const Placement& found, C
 }
 
 // The place that misses the fewest bytes; in a new region if no stretch of addresses is long enough.
-Result<Placement> DeviceAllocator::Impl::window(Pool& pool,
+Result<Placement> DeviceAllocator::Impl::window(const Fill& fill,
                                                 Bytes size,
-                                                StreamClock& clock,
                                                 RangeHeap::Scope scope) {
-  if (const auto found = pool.heap.find_placement(size, clock, scope); found.has_value()) {
+  RangeHeap& heap = fill.pool.heap;
+  if (const auto found = heap.find_placement(size, fill.clock, scope); found.has_value()) {
     return *found;
   }
-  // Twice the memory for the default pool, so that scattered survivors never use up its addresses;
-  // private pools are many and mostly small.
-  const Bytes usual =
-      pool.is_private() ? Bytes(info.total_memory.count() / 8) : info.total_memory * 2;
-  const Result<AddressRange> range =
-      space.take_region(round_up(std::max(usual, size), info.granularity));
+  const Result<AddressRange> range = take_home(fill, size);
   if (!range.ok()) {
     return range.error();
   }
-  pool.heap.add_region(range.value(), true);
-  const std::optional<Placement> found = pool.heap.find_placement(size, clock, scope);
+  heap.add_region(range.value(), true);
+  const std::optional<Placement> found = heap.find_placement(size, fill.clock, scope);
   NOFRAG_CHECK(found.has_value(), "a fresh region is too short for the request it was made for");
   return *found;
 }

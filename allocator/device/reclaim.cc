@@ -20,6 +20,8 @@ constexpr std::uint32_t kFewestFreesOneStream = 8;
 constexpr Bytes kAlwaysWorthIt = kGiB;
 // Markers are asked about when somebody needs memory. If nobody ever does, this many may wait.
 constexpr std::size_t kUnaskedMarkers = 256;
+// Released pools that nobody trims: more are not kept.
+constexpr std::size_t kReleasedPoolsKept = 64;
 
 }  // namespace
 
@@ -78,6 +80,9 @@ void DeviceAllocator::Impl::defer_free(Block* block) {
     if (waiting.size() <= use->clock->index) {
       waiting.resize(use->clock->index + 1);
     }
+    if (waiting[use->clock->index].empty()) {
+      awaited.push_back(use->clock);
+    }
     waiting[use->clock->index].push_back(use);
   }
 }
@@ -88,10 +93,8 @@ bool DeviceAllocator::Impl::settle_pending(bool wait) {
   if (pending_bytes.is_zero()) {
     return any;
   }
-  streams.for_each([&](StreamClock& clock) {
-    if (clock.index >= waiting.size() || waiting[clock.index].empty()) {
-      return;
-    }
+  std::erase_if(awaited, [&](StreamClock* awaited_clock) {
+    StreamClock& clock = *awaited_clock;
     std::vector<StreamUse*>& uses = waiting[clock.index];
     const Tick newest = uses.back()->tick;
     if (wait) {
@@ -120,6 +123,7 @@ bool DeviceAllocator::Impl::settle_pending(bool wait) {
       finish_free(block);
     }
     uses.erase(uses.begin(), uses.begin() + static_cast<std::ptrdiff_t>(finished));
+    return uses.empty();
   });
   return any;
 }
@@ -137,9 +141,7 @@ void DeviceAllocator::Impl::settle() {
     streams.poll(clock);
     if (clock.taken_in != clock.completed) {
       clock.taken_in = clock.completed;
-      for (auto& [key, pool] : pools) {
-        pool.heap.clean_done(clock);
-      }
+      default_pool->heap.clean_done(clock);  // in private pools nothing is ever done
     }
   });
 }
@@ -185,6 +187,26 @@ void DeviceAllocator::Impl::drop_empty_pools() {
   }
 }
 
+// Called where a pool begins, the one moment at which no capture is under way: pools that nobody will use
+// again go, with their idle handles, before they pile up.
+void DeviceAllocator::Impl::drop_released_pools() {
+  std::size_t released = 0;
+  for (const auto& [key, pool] : pools) {
+    released += pool.is_private() && pool.use_count == 0 && pool.live_blocks == 0 ? 1U : 0U;
+  }
+  if (released < kReleasedPoolsKept || filling_pool()) {
+    return;
+  }
+  settle_released_pools();
+  for (auto& [key, pool] : pools) {
+    if (pool.is_private()) {
+      release_idle(pool, Bytes(0));
+    }
+  }
+  drop_emptied_views();
+  drop_empty_pools();
+}
+
 Bytes DeviceAllocator::Impl::trim_locked(Bytes keep) {
   const Bytes before = physical.reserved();
   if (!virtual_memory) {
@@ -211,22 +233,25 @@ Bytes DeviceAllocator::Impl::trim_locked(Bytes keep) {
 // reserved.
 void DeviceAllocator::Impl::release_idle(Bytes keep) {
   for (auto& [key, pool] : pools) {
-    if (!pool.lends()) {
-      continue;
-    }
-    for (Handle* handle = pool.heap.first_idle();
-         handle != nullptr && physical.reserved() > keep;) {
-      Handle* next = handle->next_idle;
-      // While a pool is filled a capture may be under way: nothing is waited for. A stream that cannot
-      // be waited for keeps its handle.
-      if (handle->pins == 0 &&
-          (filling_pool() ? known_done(*handle) : wait_for_handle(*handle).ok())) {
-        if (const Result<PhysicalHandle> unmapped = unmap_idle(handle); unmapped.ok()) {
-          give_back(unmapped.value());
-        }
+    release_idle(pool, keep);
+  }
+}
+
+void DeviceAllocator::Impl::release_idle(Pool& pool, Bytes keep) {
+  if (!pool.lends()) {
+    return;
+  }
+  for (Handle* handle = pool.heap.first_idle(); handle != nullptr && physical.reserved() > keep;) {
+    Handle* next = handle->next_idle;
+    // While a pool is filled a capture may be under way: nothing is waited for. A stream that cannot
+    // be waited for keeps its handle.
+    if (handle->pins == 0 &&
+        (filling_pool() ? known_done(*handle) : wait_for_handle(*handle).ok())) {
+      if (const Result<PhysicalHandle> unmapped = unmap_idle(handle); unmapped.ok()) {
+        give_back(unmapped.value());
       }
-      handle = next;
     }
+    handle = next;
   }
 }
 
@@ -235,7 +260,7 @@ void DeviceAllocator::Impl::retry_refused() {
   for (auto& [key, pool] : pools) {
     const std::vector<Handle*> lost = pool.heap.lost();
     for (Handle* handle : lost) {
-      if (driver.unmap(handle->mappings->address, handle->physical.size).ok()) {
+      if (unmap(handle->mappings).ok()) {
         physical.release(pool.heap.detach_lost(handle));
       }
     }

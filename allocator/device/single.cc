@@ -108,7 +108,7 @@ Result<Block*> DeviceAllocator::Impl::create_single(Fill& fill, Bytes size, Byte
   if (!made.ok()) {
     return made.error();
   }
-  const Result<Placement> place = window(fill.pool, whole, fill.clock, RangeHeap::Scope::kUnbacked);
+  const Result<Placement> place = window(fill, whole, RangeHeap::Scope::kUnbacked);
   if (!place.ok()) {
     give_back(made.value());
     return place.error();

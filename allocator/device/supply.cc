@@ -5,6 +5,14 @@
 #include "device/device_impl.h"
 
 namespace nofrag {
+namespace {
+
+// A private pool grows by this part of the device's memory, and never by more than this part of the
+// addresses that are left.
+constexpr std::uint64_t kPrivateShare = 8;
+constexpr std::uint64_t kAddressShare = 1024;
+
+}  // namespace
 
 // May `clock` use bytes [from, to) of the handle at once (or, with `wait`, behind a device-side wait)?
 bool DeviceAllocator::Impl::may_use(
@@ -12,9 +20,12 @@ bool DeviceAllocator::Impl::may_use(
   if (wait) {
     return true;
   }
-  return RangeHeap::all_marks(handle, from, to, [&clock](const StreamClock* mark, Tick tick) {
-    return mark == nullptr || mark == &clock || mark->done(tick);
-  });
+  // In a private heap a graph may do its work once more at any time: there nothing is ever done.
+  const bool shared = handle.mappings->region->heap->sharing() == RangeHeap::Sharing::kShared;
+  return RangeHeap::all_marks(
+      handle, from, to, [&clock, shared](const StreamClock* mark, Tick tick) {
+        return mark == nullptr || mark == &clock || (shared && mark->done(tick));
+      });
 }
 
 bool DeviceAllocator::Impl::known_done(const Handle& handle) {
@@ -172,6 +183,25 @@ void DeviceAllocator::Impl::drop_unused_views(const Fill& fill) {
     }
   }
   drop_emptied_views();
+}
+
+// Addresses for a heap to grow in, `size` at least.
+Result<AddressRange> DeviceAllocator::Impl::take_home(const Fill& fill, Bytes size) {
+  // Twice the memory for the default pool, so that scattered survivors never use up its addresses;
+  // private pools are many and mostly small.
+  const Bytes usual = fill.pool.is_private()
+                          ? std::min(Bytes(info.total_memory.count() / kPrivateShare),
+                                     Bytes(space.free_bytes().count() / kAddressShare))
+                          : info.total_memory * 2;
+  Result<AddressRange> range = space.take_region(round_up(std::max(usual, size), info.granularity));
+  if (!range.ok()) {
+    range = space.take_region(size);
+  }
+  if (!range.ok()) {
+    drop_unused_views(fill);
+    range = space.take_region(size);
+  }
+  return range;
 }
 
 Supply DeviceAllocator::Impl::supply_for(Pool& pool) {

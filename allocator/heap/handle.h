@@ -24,7 +24,8 @@ namespace nofrag {
 struct Region;
 struct Handle;
 
-// The last work that may touch some addresses: the newest tick of every stream that freed bytes there.
+// The last work that may touch some addresses: the newest tick of every stream that freed bytes there and
+// is not known to be done with them.
 class LastUses {
  public:
   struct Use {
@@ -48,6 +49,7 @@ class LastUses {
     }
     return true;
   }
+  [[nodiscard]] std::size_t count() const { return count_ + more_.size(); }
 
  private:
   static constexpr std::uint32_t kInline = 2;  // nearly every mapping serves one stream

@@ -23,11 +23,20 @@ void LastUses::note(StreamClock* clock, Tick tick) {
       return;
     }
   }
+  // What is done needs no waiting for: streams that come and go leave nothing behind.
+  const auto done = [](const Use& use) { return use.clock->done(use.tick); };
   if (count_ < kInline) {
     inline_[count_++] = {clock, tick};
-  } else {
-    more_.push_back({clock, tick});
+    return;
   }
+  for (Use& use : inline_) {
+    if (done(use)) {
+      use = {clock, tick};
+      return;
+    }
+  }
+  std::erase_if(more_, done);
+  more_.push_back({clock, tick});
 }
 
 RangeHeap::RangeHeap(HeapContext& context, Sharing sharing)
@@ -429,7 +438,8 @@ void RangeHeap::clean_done(StreamClock& clock) {
 
 void RangeHeap::clean_all() {
   for (const auto& shelf : dirty_) {
-    while (shelf != nullptr && shelf->oldest != nullptr) {
+    // A stream of another context was not waited for. A shelf holds one stream's blocks.
+    while (shelf != nullptr && shelf->oldest != nullptr && !shelf->oldest->clock->foreign) {
       Block* block = shelf->oldest;
       unshelve(block);
       block->clock = nullptr;

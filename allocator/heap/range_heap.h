@@ -156,7 +156,8 @@ class RangeHeap {
 
   // Dirty blocks of `clock` whose tick is done become clean.
   void clean_done(StreamClock& clock);
-  // After the device was idle: everything free is clean, whatever the sharing.
+  // After the device was idle: everything free is clean, whatever the sharing, but what a stream of
+  // another context used.
   void clean_all();
 
   [[nodiscard]] Handle* first_idle() const { return idle_first_; }

@@ -75,6 +75,17 @@ void AddressSpace::return_region(AddressRange region) {
   free_.insert(next, region);
 }
 
+Bytes AddressSpace::free_bytes() const {
+  if (size_.load(std::memory_order_relaxed) == 0) {
+    return device_memory_ * kSpan;
+  }
+  Bytes sum;
+  for (const AddressRange& span : free_) {
+    sum += span.size;
+  }
+  return sum;
+}
+
 bool AddressSpace::contains(VirtAddr address) const {
   const std::uint64_t size = size_.load(std::memory_order_acquire);
   return address.value() - base_.load(std::memory_order_relaxed) < size;

@@ -43,6 +43,8 @@ class AddressSpace {
   Result<AddressRange> take_region(Bytes size);
   void return_region(AddressRange region);
   [[nodiscard]] bool contains(VirtAddr address) const;
+  // Addresses not handed out; before the first region, what there will be at best.
+  [[nodiscard]] Bytes free_bytes() const;
 
  private:
   Status reserve();

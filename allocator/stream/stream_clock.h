@@ -57,6 +57,11 @@ struct StreamClock {
   // The tick that covers the work queued so far. A retired stream takes no more work.
   [[nodiscard]] Tick stamp() const { return retired ? issued : issued + 1; }
   [[nodiscard]] bool done(Tick tick) const { return tick <= completed; }
+  // May there be news of it? Where no marker can be had only a wait for the device tells more.
+  [[nodiscard]] bool at_work() const {
+    const bool asks = !retired && !gone && !captured && !freed_since_marker.is_zero();
+    return asks || !markers.empty() || taken_in != completed;
+  }
 };
 
 }  // namespace nofrag

@@ -328,9 +328,8 @@ void Streams::check() const {
   for (const auto& clock : clocks_) {
     NOFRAG_CHECK(clock->completed + clock->markers.size() == clock->issued,
                  "stream clock and its markers disagree");
-    const bool rests = clock->markers.empty() && clock->freed_since_marker.is_zero() &&
-                       clock->taken_in == clock->completed;
-    NOFRAG_CHECK(rests || clock->active, "a stream clock at work is not among the active ones");
+    NOFRAG_CHECK(!clock->at_work() || clock->active,
+                 "a stream clock at work is not among the active ones");
   }
 }
 

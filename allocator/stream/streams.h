@@ -86,8 +86,7 @@ class Streams {
       visit(*active_[i]);
     }
     std::erase_if(active_, [](StreamClock* clock) {
-      clock->active = !clock->markers.empty() || !clock->freed_since_marker.is_zero() ||
-                      clock->taken_in != clock->completed;
+      clock->active = clock->at_work();
       return !clock->active;
     });
   }

@@ -238,5 +238,24 @@ TEST_F(FullDevice, OneHandleThatWillNotUnmapDoesNotHoldUpTheOthers) {
   }
 }
 
+// Handles given back one after the other until a small new one fits: none is passed over.
+TEST_F(LadderTest, EveryIdleHandleGoesForOneThatIsNeeded) {
+  start(256 * kMiB);
+  std::vector<VirtAddr> all;
+  for (int i = 0; i < 32; ++i) {
+    all.push_back(allocate(4 * kMiB));
+  }
+  for (const VirtAddr address : all) {
+    free(address);
+  }
+  sim_->complete_all();
+  allocator_->trim(kGiB);  // asks the stream
+  ASSERT_EQ(allocator_->stats().reserved, 128 * kMiB);
+  sim_->set_physical_memory(kDevice, 2 * kMiB);
+  begin_pool({1, 1}, kA);
+  EXPECT_FALSE(allocate(2 * kMiB).is_null());
+  ASSERT_TRUE(allocator_->end_allocate_to_pool({1, 1}).ok());
+}
+
 }  // namespace
 }  // namespace nofrag

@@ -121,6 +121,72 @@ TEST_F(PoolsTest, ManyPoolsComeAndGoWithoutUsingUpAddresses) {
   }
 }
 
+// Nobody trims.
+TEST_F(PoolsTest, ReleasedPoolsDoNotPileUp) {
+  start(512 * kMiB);
+  for (std::uint64_t i = 0; i < 500; ++i) {
+    begin_pool({9, i}, kA);
+    const Result<VirtAddr> block = allocator_->allocate(kMiB, kA);
+    ASSERT_TRUE(block.ok()) << i;
+    ASSERT_TRUE(allocator_->end_allocate_to_pool({9, i}).ok());
+    ASSERT_TRUE(allocator_->free(block.value()).ok());
+    ASSERT_TRUE(allocator_->release_pool({9, i}).ok());
+    ASSERT_LE(allocator_->stats().pools, 66U);
+  }
+}
+
+// Where addresses are few a pool begins with fewer, in the end with just what it needs.
+TEST_F(PoolsTest, ManyPoolsInUseAtOnce) {
+  start(16 * kGiB);
+  for (std::uint64_t nth = 1; nth <= 6; ++nth) {
+    sim_->fail_call(DriverCall::kReserve, nth, Errc::kDriverFailure);  // four times the memory is left
+  }
+  for (std::uint64_t i = 0; i < 150; ++i) {
+    begin_pool({9, i}, kA);
+    ASSERT_TRUE(allocator_->allocate(kMiB, kA).ok()) << i;
+    ASSERT_TRUE(allocator_->end_allocate_to_pool({9, i}).ok());
+  }
+}
+
+// The wait that settles a released pool is for the device's own context only.
+TEST_F(PoolsTest, SettlingAPoolSaysNothingOfAnotherContextsStream) {
+  start(64 * kMiB);
+  allocate(kMiB, kB);  // several streams
+  sim_->fail_call(DriverCall::kEventRecord, 1, Errc::kInvalidArgument, true);
+  begin_pool(kFirst, kA);
+  const VirtAddr block = allocate(4 * kMiB, kA);  // its first marker is refused
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+  free(block);
+  ASSERT_TRUE(allocator_->release_pool(kFirst).ok());
+  begin_pool(kFirst, kB);  // settled
+  const VirtAddr other = allocate(4 * kMiB, kB);
+  EXPECT_NE(other, block);
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+}
+
+// A graph may be replayed after any wait: what it freed serves its own streams only.
+TEST_F(PoolsTest, ACompositionInAPoolDoesNotCrossStreams) {
+  Options options;
+  options.handle_size = 8 * kMiB;
+  options.reserve_slack = 0.0;
+  start(kGiB, options);
+  begin_capture(kFirst, kA);
+  const VirtAddr captured = allocator_->allocate(64 * kMiB, kA).value();
+  ASSERT_TRUE(allocator_->free(captured).ok());
+  end_capture(kFirst, kA);
+  // A wait for the whole device.
+  for (int i = 0; i < 2; ++i) {
+    begin_pool(kSecond, kB);
+    ASSERT_TRUE(allocator_->end_allocate_to_pool(kSecond).ok());
+    ASSERT_TRUE(allocator_->release_pool(kSecond).ok());
+  }
+  const VirtAddr other = allocator_->allocate_in_pool(64 * kMiB, kB, kFirst).value();
+  written(other, 64 * kMiB, kB);
+  ASSERT_TRUE(sim_->write(kC, captured, 64 * kMiB, 99).ok()) << "a replay";
+  sim_->complete_all();
+  free(other);  // looks at its bytes
+}
+
 // Everything that can be called while a stream is captured is: the capture stays valid.
 TEST_F(PoolsTest, NothingBreaksACapture) {
   start(32 * kMiB);

@@ -422,5 +422,31 @@ TEST_F(AliasesDeathTest, MappingsInUseStay) {
 }
 #endif
 
+// A server that makes a stream for each request: only streams that may still be at work are remembered.
+TEST_F(AliasesTest, LastUsesForgetWhatIsDone) {
+  Handle* handle = attach(Bytes(0), 4 * kMiB);
+  const LastUses& uses = handle->mappings->last_uses;
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    StreamClock& clock = streams_.clock(StreamId(0x1000 + i));
+    handle->mappings->last_uses.note(&clock, clock.stamp());
+    ASSERT_TRUE(streams_.wait_host(clock, clock.stamp()).ok());
+    ASSERT_LE(uses.count(), 4U);
+  }
+  StreamClock& busy = streams_.clock(kA);
+  const Tick tick = busy.stamp();
+  handle->mappings->last_uses.note(&busy, tick);
+  for (std::uint64_t i = 0; i < 10; ++i) {
+    StreamClock& clock = streams_.clock(StreamId(0x9000 + i));
+    handle->mappings->last_uses.note(&clock, clock.stamp());
+    ASSERT_TRUE(streams_.wait_host(clock, clock.stamp()).ok());
+  }
+  bool remembered = false;
+  uses.all_of([&](const StreamClock& clock, Tick until) {
+    remembered = remembered || (&clock == &busy && until == tick);
+    return true;
+  });
+  EXPECT_TRUE(remembered) << "work that may still run was forgotten";
+}
+
 }  // namespace
 }  // namespace nofrag

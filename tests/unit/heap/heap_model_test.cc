@@ -502,7 +502,7 @@ class HeapModel {
     ASSERT_EQ(ends.back, kUnit * back);
   }
 
-  // Somewhere among the handle's mappings every stream's last free is remembered.
+  // Somewhere among the handle's mappings every stream's last free is remembered until it is done.
   void compare_uses(const ModelHandle& handle) {
     std::map<const StreamClock*, Tick> seen;
     for (const Mapping* m = handle.handle->mappings; m != nullptr; m = m->next) {
@@ -512,7 +512,9 @@ class HeapModel {
       });
     }
     for (const auto& [clock, tick] : handle.uses) {
-      ASSERT_EQ(seen[clock], tick) << "work on a handle was forgotten";
+      if (!clock->done(tick)) {
+        ASSERT_EQ(seen[clock], tick) << "work on a handle was forgotten";
+      }
     }
   }
 

@@ -160,6 +160,33 @@ TEST_F(StreamsTest, RetiredStreamIsNeverTouchedAgain) {
   EXPECT_EQ(calls(DriverCall::kDeviceSynchronize), 0U);
 }
 
+// Memory is freed after its stream is gone, as a rule: that is no reason to visit the stream for ever.
+TEST_F(StreamsTest, AStreamThatTakesNoMarkerRestsOnceItsMarkersAreDone) {
+  const auto visited = [this] {
+    std::size_t count = 0;
+    streams_.for_each_active([&](StreamClock& clock) {
+      ++count;
+      streams_.poll(clock);
+      clock.taken_in = clock.completed;
+    });
+    return count;
+  };
+  StreamClock& a = streams_.clock(kA);
+  ASSERT_TRUE(streams_.retire(kA).ok());
+  streams_.note_freed(a, kMiB);
+  EXPECT_EQ(visited(), 1U) << "its last marker is not done";
+  driver_.complete_all();
+  EXPECT_EQ(visited(), 1U);
+  EXPECT_EQ(visited(), 0U);
+  streams_.check();
+  streams_.note_freed(a, kMiB);
+  visited();
+  EXPECT_EQ(visited(), 0U);
+  // A wait for the device has news of all.
+  ASSERT_TRUE(streams_.wait_device_idle().ok());
+  EXPECT_EQ(visited(), 1U);
+}
+
 // The driver gives a destroyed stream's handle to the next one made, while the old work still runs.
 TEST_F(StreamsTest, AHandleThatComesBackIsAnotherStream) {
   StreamClock& old = streams_.clock(kA);
