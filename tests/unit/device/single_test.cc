@@ -58,7 +58,9 @@ TEST_F(SingleTest, AtTheLimitIdleHandlesMakeRoom) {
   free(many);
   recorder_->take();
   EXPECT_FALSE(single(20 * kMiB).is_null()) << "behind a host wait";
-  EXPECT_EQ(called("release"), 5U) << "and no more than it needs";
+  EXPECT_GT(called("release"), 0U);
+  EXPECT_EQ(allocator_->stats().free_handles, 8 * kMiB) << "no more was given up than it needs";
+  recorder_->take();
   EXPECT_EQ(rung(Rung::kOwnMappable) + rung(Rung::kGrow), 3U);
   EXPECT_TRUE(single(Bytes(512) + 8 * kMiB).is_null());
   EXPECT_EQ(called("release"), 0U) << "nothing is given up in vain";
