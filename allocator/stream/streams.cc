@@ -174,9 +174,14 @@ void Streams::poll(StreamClock& clock) {
 // never say anything. One recorded now covers at least as much.
 void Streams::replace_captured_marker(StreamClock& clock) {
   const Tick covered = clock.issued;
+  const Bytes freed = clock.freed_since_marker;
+  const std::uint32_t frees = clock.frees_since_marker;
   if (!mark(clock).ok()) {
     return;
   }
+  // What was freed since that one still needs a marker of its own.
+  clock.freed_since_marker = freed;
+  clock.frees_since_marker = frees;
   const EventId fresh = clock.markers.back();
   clock.markers.pop_back();
   clock.issued = covered;
