@@ -161,8 +161,8 @@ void DeviceAllocator::Impl::check_locked() const {
   });
   NOFRAG_CHECK(live == s.live && requested == s.requested, "live bytes differ from the blocks");
   Bytes pending;
-  const auto with_uses = std::count_if(
-      waiting.begin(), waiting.end(), [](const auto& uses) { return !uses.empty(); });
+  const auto with_uses =
+      std::count_if(waiting.begin(), waiting.end(), [](const auto& uses) { return !uses.empty(); });
   NOFRAG_CHECK(static_cast<std::size_t>(with_uses) == awaited.size(), "awaited streams miscounted");
   for (const auto& uses : waiting) {
     for (const StreamUse* use : uses) {

@@ -166,7 +166,8 @@ Result<PhysicalHandle> DeviceAllocator::Impl::create_making_room(Fill& fill, Byt
 // Addresses with nothing mapped, in a new region if the heap has none.
 Result<Placement> DeviceAllocator::Impl::unbacked_place(const Fill& fill, Bytes size) {
   constexpr auto kUnbacked = RangeHeap::Scope::kUnbacked;
-  if (const auto place = fill.pool.heap.find_placement(size, fill.clock, kUnbacked); place.has_value()) {
+  if (const auto place = fill.pool.heap.find_placement(size, fill.clock, kUnbacked);
+      place.has_value()) {
     return *place;
   }
   const Result<AddressRange> range = take_home(fill, size);

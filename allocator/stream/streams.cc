@@ -316,7 +316,8 @@ void Streams::check() const {
   for (const auto& clock : clocks_) {
     NOFRAG_CHECK(clock->completed + clock->markers.size() == clock->issued,
                  "stream clock and its markers disagree");
-    NOFRAG_CHECK(!clock->at_work() || clock->active, "a stream clock at work is not among the active ones");
+    NOFRAG_CHECK(!clock->at_work() || clock->active,
+                 "a stream clock at work is not among the active ones");
   }
 }
 

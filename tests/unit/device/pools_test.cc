@@ -139,7 +139,8 @@ TEST_F(PoolsTest, ReleasedPoolsDoNotPileUp) {
 TEST_F(PoolsTest, ManyPoolsInUseAtOnce) {
   start(16 * kGiB);
   for (std::uint64_t nth = 1; nth <= 6; ++nth) {
-    sim_->fail_call(DriverCall::kReserve, nth, Errc::kDriverFailure);  // four times the memory is left
+    sim_->fail_call(
+        DriverCall::kReserve, nth, Errc::kDriverFailure);  // four times the memory is left
   }
   for (std::uint64_t i = 0; i < 150; ++i) {
     begin_pool({9, i}, kA);
