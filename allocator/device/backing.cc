@@ -15,6 +15,9 @@ namespace {
 constexpr std::uint64_t kHandlesARequest = 4;
 // Where memory may run short, by how much a handle may reach beyond the gap it is mapped into.
 constexpr Bytes kMuchTooLarge = 4 * kMiB;
+// Once half is taken: the most that one handle may be of all there is, under small and large requests.
+constexpr std::uint64_t kSmallestShare = 1024;
+constexpr std::uint64_t kLargestShare = 256;
 // Below a twenty-fifth of what there is, memory does not run short soon.
 constexpr std::uint64_t kPlentyShare = 25;
 
@@ -46,17 +49,21 @@ Bytes DeviceAllocator::Impl::growth_size(Bytes request) const {
   const auto part = [this](Bytes size, std::uint64_t divisor) {
     return round_up(Bytes(size.count() / divisor), info.granularity);
   };
-  const Bytes least = part(tuning.handle, end ? 4 : half ? 2 : 1);
-  const Bytes most = part(tuning.largest, !half ? 1 : streams.several() ? 8 : 2);
-  return std::clamp(round_down(Bytes(request.count() / kHandlesARequest), least),
-                    least,
-                    std::max(least, most));
+  Bytes least = part(tuning.handle, end ? 4 : half ? 2 : 1);
+  Bytes most = part(tuning.largest, !half ? 1 : streams.several() ? 8 : 2);
+  if (half) {
+    // On a small device, or under a small limit, each handle is a larger part of what there is.
+    least = std::min(least, part(capacity(), kSmallestShare));
+    most = std::min(most, part(capacity(), kLargestShare));
+  }
+  return std::clamp(
+      round_down(Bytes(request.count() / kHandlesARequest), least), least, std::max(least, most));
 }
 
 // Should a request get just the granules it needs? Where memory may run short, while that stays cheap.
 bool DeviceAllocator::Impl::exactly() const {
-  return tight || (kPlentyShare * physical.reserved() >= capacity() &&
-                   exact_handles < tuning.exact_handles);
+  return tight ||
+         (kPlentyShare * physical.reserved() >= capacity() && exact_handles < tuning.exact_handles);
 }
 
 Result<PhysicalHandle> DeviceAllocator::Impl::create(Bytes size) {
@@ -88,8 +95,7 @@ Status DeviceAllocator::Impl::fill_gap(Fill& fill, const Placement& placement, G
   std::vector<Piece> pieces;
   Bytes filled;
   while (filled < gap.range.size) {
-    const Result<Piece> piece =
-        obtain(fill, placement, gap.range.size - filled, gap.room_after);
+    const Result<Piece> piece = obtain(fill, placement, gap.range.size - filled, gap.room_after);
     if (!piece.ok()) {
       for (const Piece& had : pieces) {
         if (had.alias == nullptr) {
@@ -140,10 +146,10 @@ Status DeviceAllocator::Impl::map_pieces(Pool& pool,
 }
 
 // One handle of at most `want` bytes, or more where the addresses behind the gap have `room` for it.
-Result<DeviceAllocator::Impl::Piece> DeviceAllocator::Impl::obtain(Fill& fill,
-                                                                   const Placement& placement,
-                                                                   Bytes want,
-                                                                   Bytes room) {
+Result<Piece> DeviceAllocator::Impl::obtain(Fill& fill,
+                                            const Placement& placement,
+                                            Bytes want,
+                                            Bytes room) {
   const Bytes full = growth_size(placement.size);
   Bytes exact = std::min(want, full);
   // The granule that the block shares with whatever comes next is a handle of its own.
@@ -192,10 +198,10 @@ Result<DeviceAllocator::Impl::Piece> DeviceAllocator::Impl::obtain(Fill& fill,
 
 // An idle handle of the same heap, mapped here beside where it is: nothing is unmapped, so nothing
 // waits for the GPU.
-Result<DeviceAllocator::Impl::Piece> DeviceAllocator::Impl::alias_idle(Fill& fill,
-                                                                       const Placement& placement,
-                                                                       Bytes want,
-                                                                       Bytes room) {
+Result<Piece> DeviceAllocator::Impl::alias_idle(Fill& fill,
+                                                const Placement& placement,
+                                                Bytes want,
+                                                Bytes room) {
   std::vector<Handle*>& own = supply(fill).own;
   for (std::size_t& i = fill.next_alias; i < own.size(); ++i) {
     Handle* handle = own[i];
@@ -216,10 +222,10 @@ Result<DeviceAllocator::Impl::Piece> DeviceAllocator::Impl::alias_idle(Fill& fil
 
 // An idle handle moved here whole if it fits, else given back to the driver to make room for a new
 // one of the size needed: physical memory is fungible through the driver.
-Result<DeviceAllocator::Impl::Piece> DeviceAllocator::Impl::move_idle(Fill& fill,
-                                                                      const Placement& placement,
-                                                                      Bytes want,
-                                                                      bool wait) {
+Result<Piece> DeviceAllocator::Impl::move_idle(Fill& fill,
+                                               const Placement& placement,
+                                               Bytes want,
+                                               bool wait) {
   Supply& idle = supply(fill);
   const auto from = [&](std::vector<Handle*>& list, std::size_t& next, Rung rung) -> Result<Piece> {
     while (next < list.size()) {
@@ -263,7 +269,7 @@ Result<DeviceAllocator::Impl::Piece> DeviceAllocator::Impl::move_idle(Fill& fill
   return from(idle.others, wait ? fill.next_other_waited : fill.next_other, Rung::kOtherPools);
 }
 
-DeviceAllocator::Impl::Supply& DeviceAllocator::Impl::supply(Fill& fill) {
+Supply& DeviceAllocator::Impl::supply(Fill& fill) {
   if (!fill.supply.has_value()) {
     fill.supply = supply_for(fill.pool);
   }

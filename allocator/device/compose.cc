@@ -24,7 +24,9 @@ constexpr Bytes kSmall = 16 * kMiB;
 }  // namespace
 
 // Free backs and fronts of handles in use, the longest backs and the shortest fronts first.
-void DeviceAllocator::Impl::free_ends(const Fill& fill, Bytes least, std::vector<End>* backs,
+void DeviceAllocator::Impl::free_ends(const Fill& fill,
+                                      Bytes least,
+                                      std::vector<End>* backs,
                                       std::vector<End>* fronts) const {
   const std::vector<Handle*>& handles = fill.pool.heap.handles();
   std::size_t looked_at = 0;
@@ -99,9 +101,7 @@ std::size_t DeviceAllocator::Impl::best_back(const std::vector<End>& backs,
 
 // What a view of `size` bytes would be made of, and what is missing. `thorough`: the two ends that give
 // most together, whatever they are, so that nothing smaller could be missing.
-DeviceAllocator::Impl::Composition DeviceAllocator::Impl::plan_composition(Fill& fill,
-                                                                           Bytes size,
-                                                                           bool thorough) {
+Composition DeviceAllocator::Impl::plan_composition(Fill& fill, Bytes size, bool thorough) {
   std::vector<End> backs;
   std::vector<End> fronts;
   if (thorough || size > kSmall) {

@@ -16,9 +16,6 @@ constexpr Bytes kSmallestCutFor = 4 * kMiB;
 // What a cut must set free: granules, and this part of the block's size.
 constexpr std::uint64_t kLeastGranules = 2;
 constexpr std::uint64_t kLeastPart = 50;
-// When next to nothing is left: how long a layout counts as being made, and what a cut costs after that.
-constexpr std::uint64_t kFirstAllocations = 1000;
-constexpr std::uint64_t kAllocationsACut = 1000;
 // Several streams leave more free ends: there cuts that set this much free may be twice as many.
 constexpr Bytes kLargeExcess = 16 * kMiB;
 
@@ -32,11 +29,7 @@ void DeviceAllocator::Impl::note_reserved() {
 // How many cuts there may have been for one more that sets `excess` free.
 std::uint64_t DeviceAllocator::Impl::cut_budget(Bytes excess) const {
   if (100 * physical.reserved() >= 99 * capacity() && tuning.cuts > 0) {
-    // A layout that is being made may be cut to measure; a job at work only now and then. Several streams
-    // leave more to cut.
-    return allocations < kFirstAllocations || streams.several()
-               ? tuning.cuts_at_the_brim
-               : std::min(tuning.cuts_at_the_brim, 2 * tuning.cuts + allocations / kAllocationsACut);
+    return tuning.cuts_at_the_brim;
   }
   return streams.several() && excess >= kLargeExcess ? 2 * tuning.cuts : tuning.cuts;
 }
@@ -66,12 +59,12 @@ bool DeviceAllocator::Impl::cut_under(const Placement& placement, Pool& pool) {
   RangeHeap::for_each_mapping(
       *placement.region, placement.address, placement.end(), [&](Mapping& mapping) {
         Handle& handle = *mapping.handle;
-        const Bytes covered = std::min(mapping.end(), placement.end()) -
-                              std::max(mapping.address, placement.address);
+        const Bytes covered =
+            std::min(mapping.end(), placement.end()) - std::max(mapping.address, placement.address);
         const Bytes excess = handle.physical.size - covered;
         if (handle.movable() && excess >= kLeastGranules * info.granularity &&
-            kLeastPart * excess >= placement.size &&
-            cuts + partly.size() < cut_budget(excess) && ask_done(handle)) {
+            kLeastPart * excess >= placement.size && cuts + partly.size() < cut_budget(excess) &&
+            ask_done(handle)) {
           partly.push_back(&handle);
         }
       });
@@ -127,7 +120,8 @@ Block* DeviceAllocator::Impl::take_cut(Pool& pool,
                                        StreamClock& clock) {
   Fill fill{pool, clock, ++fills};
   // A mapping that failed and could not be undone has taken its place.
-  const bool backed = RangeHeap::open(placement) && back(fill, placement).ok() && RangeHeap::open(placement);
+  const bool backed =
+      RangeHeap::open(placement) && back(fill, placement).ok() && RangeHeap::open(placement);
   Block* block = backed ? pool.heap.take(placement, requested, clock) : nullptr;
   drop_emptied_views();
   return block;

@@ -3,20 +3,22 @@
 // Layer: device (private header). Everything here runs under `mutex` unless it says otherwise.
 // Files: device_allocator.cc (the public calls), ladder.cc (one allocation from hit to failure),
 // backing.cc (physical memory under a placement), compose.cc (a view of what is free elsewhere),
-// supply.cc (idle handles), reclaim.cc (what is done or released goes on), report.cc (statistics and the
-// out-of-memory report), pin.cc (memory that must stay where it is), single.cc (blocks in one handle).
+// cut.cc (idle handles cut under a block), supply.cc (idle handles), reclaim.cc (what is done or
+// released goes on), report.cc (statistics and the out-of-memory report), pin.cc (memory that must stay
+// where it is), single.cc (blocks in one handle).
 #pragma once
 
 #include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/ranked_mutex.h"
 #include "device/device_allocator.h"
+#include "device/fill.h"
+#include "device/pool.h"
 #include "device/tuning.h"
 #include "heap/range_heap.h"
 #include "index/address_map.h"
@@ -30,36 +32,6 @@ namespace nofrag {
 // share a cache line (128 B on every device to date).
 inline constexpr Bytes kBlockUnit{512};
 
-struct Pool {
-  PoolKey key;
-  RangeHeap heap;
-  std::uint64_t use_count = 0;
-  std::uint64_t live_blocks = 0;
-  // Private pools only: released, and the device was idle since, so that no graph replay can still
-  // touch what is free in it.
-  bool settled = false;
-  // Plain backend: freed blocks that a captured graph may still hold, kept until the release.
-  std::vector<Block*> kept;
-
-  Pool(PoolKey pool_key, HeapContext& context, RangeHeap::Sharing sharing)
-      : key(pool_key), heap(context, sharing) {}
-  [[nodiscard]] bool is_private() const { return heap.sharing() == RangeHeap::Sharing::kPrivate; }
-  // May its idle handles serve others?
-  [[nodiscard]] bool lends() const { return !is_private() || (use_count == 0 && settled); }
-};
-
-// One begin of a pool. Filters are asked without the device lock: a framework's may throw (PyTorch's
-// does on a CUDA error), and its exception passes through frames that cannot unlock, because they are
-// built without exceptions and against another C++ runtime than the one that throws.
-struct Route {
-  PoolKey pool;
-  StreamFilter filter;
-  std::atomic<int> asking{0};  // threads inside the filter; one that threw never comes back
-
-  Route(PoolKey key, StreamFilter accepts) : pool(key), filter(std::move(accepts)) {}
-};
-using Routes = std::vector<std::shared_ptr<Route>>;
-
 class DeviceAllocator::Impl {
  public:
   Impl(Driver& device_driver, DeviceOrdinal ordinal, DeviceInfo device_info, const Options& opts);
@@ -71,37 +43,9 @@ class DeviceAllocator::Impl {
   void settle_or_set_aside(PoolKey key);
 
   // backing.cc
-  // One part of what is mapped under a request: a handle nobody has mapped, or one mapped elsewhere too.
-  struct Piece {
-    PhysicalHandle physical;
-    Handle* alias = nullptr;
-  };
-  // Idle handles at the moment it was asked, longest idle first; nullptr where one was used up.
-  struct Supply {
-    std::vector<Handle*> own;     // of the pool's heap
-    std::vector<Handle*> others;  // of heaps that lend
-  };
-  // One request's search for memory.
-  struct Fill {
-    Pool& pool;
-    StreamClock& clock;
-    std::uint64_t id = 0;
-    bool wait = false;   // may the host wait?
-    bool cross = false;  // may memory of other streams be used behind a device-side wait?
-    Rung highest = Rung::kOwnFree;
-    std::optional<Supply> supply{};
-    std::size_t next_alias = 0;
-    std::size_t next_move = 0;
-    std::size_t next_waited = 0;
-    std::size_t next_other = 0;
-    std::size_t next_other_waited = 0;
-  };
   Status back(Fill& fill, const Placement& placement);
   Status fill_gap(Fill& fill, const Placement& placement, Gap gap);
-  Status map_pieces(Pool& pool,
-                    Region& region,
-                    VirtAddr address,
-                    const std::vector<Piece>& pieces);
+  Status map_pieces(Pool& pool, Region& region, VirtAddr address, const std::vector<Piece>& pieces);
   Result<Piece> obtain(Fill& fill, const Placement& placement, Bytes want, Bytes room);
   Result<Piece> alias_idle(Fill& fill, const Placement& placement, Bytes want, Bytes room);
   Result<Piece> move_idle(Fill& fill, const Placement& placement, Bytes want, bool wait);
@@ -121,17 +65,6 @@ class DeviceAllocator::Impl {
   void note_reserved();
 
   // compose.cc
-  struct End {
-    Handle* handle = nullptr;
-    Bytes free;
-  };
-  struct Composition {
-    Handle* head = nullptr;  // its last head_free bytes
-    Bytes head_free;
-    std::vector<Handle*> wholes;
-    Handle* tail = nullptr;
-    Bytes missing;  // whole granules between wholes and tail
-  };
   void free_ends(const Fill& fill,
                  Bytes least,
                  std::vector<End>* backs,
@@ -149,7 +82,7 @@ class DeviceAllocator::Impl {
   enum class Effort : unsigned char { kEasy, kPressure, kLast };
   Result<Block*> place(Pool& pool, Bytes size, Bytes requested, StreamClock& clock, Effort effort);
   Result<Placement> find_place(Fill& fill, Bytes size, Effort effort);
-  Result<Placement> window(Fill& fill, Bytes size);
+  Result<Placement> window(const Fill& fill, Bytes size, RangeHeap::Scope scope);
   Result<Placement> backed_place(Fill& fill, const Placement& placement);
   bool composing_pays(Fill& fill, const Placement& found, Composition* plan);
   Result<Block*> take(Fill& fill, const Placement& placement, Bytes requested);
@@ -198,7 +131,6 @@ class DeviceAllocator::Impl {
   Result<Block*> serve_single(
       Pool& pool, Bytes size, Bytes requested, StreamClock& clock, bool wait);
   Result<PhysicalHandle> create_making_room(Fill& fill, Bytes size);
-  Result<Placement> unbacked_place(const Fill& fill, Bytes size);
 
   // reclaim.cc
   void finish_free(Block* block);
@@ -253,8 +185,8 @@ class DeviceAllocator::Impl {
   std::map<PoolKey, Pool> pools;  // nodes never move
   Pool* default_pool = nullptr;
   std::uint64_t pools_set_aside = 0;
-  Routes routes;             // innermost last
-  AddressMap<Block> blocks;  // live blocks by address
+  Routes routes;                 // innermost last
+  AddressMap<Block> blocks;      // live blocks by address
   std::map<VirtAddr, Pin> pins;  // by first address; they never overlap
   // Pending uses by clock index, oldest first.
   std::vector<std::vector<StreamUse*>> waiting;

@@ -2,6 +2,7 @@
 // order. docs/design.md walks one request through this file.
 
 #include <algorithm>
+#include <optional>
 
 #include "device/device_impl.h"
 
@@ -147,12 +148,13 @@ Result<Placement> DeviceAllocator::Impl::find_place(Fill& fill, Bytes size, Effo
   if (effort == Effort::kLast) {
     return compose(fill, size, plan_composition(fill, size, true));
   }
-  Result<Placement> found = window(fill, size);
+  const auto scope = fill.cross ? RangeHeap::Scope::kAny : RangeHeap::Scope::kUsable;
+  Result<Placement> found = window(fill, size, scope);
   if (!found.ok()) {
     return found.error();
   }
   if (tight && cut_under(found.value(), fill.pool)) {
-    found = window(fill, size);  // what misses how much is another matter now
+    found = window(fill, size, scope);  // what misses how much is another matter now
     if (!found.ok()) {
       return found.error();
     }
@@ -200,31 +202,36 @@ bool DeviceAllocator::Impl::composing_pays(Fill& fill, const Placement& found, C
     return plan->missing < grown;
   }
   // In mappings; a move unmaps too, and takes memory from where the next step will look for it.
-  const double window_cost = static_cast<double>(aliased.count()) + kMoveCost * static_cast<double>(moved.count());
-  const std::size_t pieces = plan->wholes.size() + (plan->head != nullptr ? 1U : 0U) + (plan->tail != nullptr ? 1U : 0U);
-  return static_cast<double>(pieces) * static_cast<double>(growth_size(found.size).count()) <= window_cost;
+  const double window_cost =
+      static_cast<double>(aliased.count()) + kMoveCost * static_cast<double>(moved.count());
+  const std::size_t pieces =
+      plan->wholes.size() + (plan->head != nullptr ? 1U : 0U) + (plan->tail != nullptr ? 1U : 0U);
+  return static_cast<double>(pieces) * static_cast<double>(growth_size(found.size).count()) <=
+         window_cost;
 }
 
-// The place that misses the fewest bytes.
-Result<Placement> DeviceAllocator::Impl::window(Fill& fill, Bytes size) {
+// The place that misses the fewest bytes; in a new region if no stretch of addresses is long enough.
+Result<Placement> DeviceAllocator::Impl::window(const Fill& fill,
+                                                Bytes size,
+                                                RangeHeap::Scope scope) {
   RangeHeap& heap = fill.pool.heap;
-  const auto scope = fill.cross ? RangeHeap::Scope::kAny : RangeHeap::Scope::kUsable;
-  std::optional<Placement> found = heap.find_placement(size, fill.clock, scope);
-  if (!found.has_value()) {
-    // No stretch of addresses is long enough: the heap needs a region.
-    const Result<AddressRange> region = take_home(fill, size);
-    if (!region.ok()) {
-      return region.error();
-    }
-    heap.add_region(region.value(), true);
-    found = heap.find_placement(size, fill.clock, scope);
-    NOFRAG_CHECK(found.has_value(), "a fresh region is too short for the request it was made for");
+  if (const auto found = heap.find_placement(size, fill.clock, scope); found.has_value()) {
+    return *found;
   }
+  const Result<AddressRange> range = take_home(fill, size);
+  if (!range.ok()) {
+    return range.error();
+  }
+  heap.add_region(range.value(), true);
+  const std::optional<Placement> found = heap.find_placement(size, fill.clock, scope);
+  NOFRAG_CHECK(found.has_value(), "a fresh region is too short for the request it was made for");
   return *found;
 }
 
 // The stream waits for what others still do there, and the block is the caller's.
-Result<Block*> DeviceAllocator::Impl::take(Fill& fill, const Placement& placement, Bytes requested) {
+Result<Block*> DeviceAllocator::Impl::take(Fill& fill,
+                                           const Placement& placement,
+                                           Bytes requested) {
   Status waited;
   bool foreign = false;
   fill.pool.heap.for_each_foreign(placement, fill.clock, [&](StreamClock& other, Tick tick) {

@@ -108,7 +108,7 @@ Result<Block*> DeviceAllocator::Impl::create_single(Fill& fill, Bytes size, Byte
   if (!made.ok()) {
     return made.error();
   }
-  const Result<Placement> place = unbacked_place(fill, whole);
+  const Result<Placement> place = window(fill, whole, RangeHeap::Scope::kUnbacked);
   if (!place.ok()) {
     give_back(made.value());
     return place.error();
@@ -161,21 +161,6 @@ Result<PhysicalHandle> DeviceAllocator::Impl::create_making_room(Fill& fill, Byt
   }
   give_up(found.others, Rung::kOtherPools);
   return made;
-}
-
-// Addresses with nothing mapped, in a new region if the heap has none.
-Result<Placement> DeviceAllocator::Impl::unbacked_place(const Fill& fill, Bytes size) {
-  constexpr auto kUnbacked = RangeHeap::Scope::kUnbacked;
-  if (const auto place = fill.pool.heap.find_placement(size, fill.clock, kUnbacked);
-      place.has_value()) {
-    return *place;
-  }
-  const Result<AddressRange> range = take_home(fill, size);
-  if (!range.ok()) {
-    return range.error();
-  }
-  Region& region = fill.pool.heap.add_region(range.value(), true);
-  return Placement{&region, range.value().address, size, size};
 }
 
 }  // namespace nofrag

@@ -15,11 +15,8 @@ constexpr std::uint64_t kAddressShare = 1024;
 }  // namespace
 
 // May `clock` use bytes [from, to) of the handle at once (or, with `wait`, behind a device-side wait)?
-bool DeviceAllocator::Impl::may_use(const Handle& handle,
-                                    Bytes from,
-                                    Bytes to,
-                                    const StreamClock& clock,
-                                    bool wait) const {
+bool DeviceAllocator::Impl::may_use(
+    const Handle& handle, Bytes from, Bytes to, const StreamClock& clock, bool wait) const {
   if (wait) {
     return true;
   }
@@ -207,7 +204,7 @@ Result<AddressRange> DeviceAllocator::Impl::take_home(const Fill& fill, Bytes si
   return range;
 }
 
-DeviceAllocator::Impl::Supply DeviceAllocator::Impl::supply_for(Pool& pool) {
+Supply DeviceAllocator::Impl::supply_for(Pool& pool) {
   // Asked once, so that everything after goes by what is known.
   if (!filling_pool()) {
     streams.poll_all();

@@ -32,7 +32,8 @@ Tuning tuning_of(const Options& options, Bytes granularity) {
   }
   if (options.max_cuts >= 0) {
     tuning.cuts = static_cast<std::uint64_t>(options.max_cuts);
-    tuning.cuts_at_the_brim = std::max(tuning.cuts, options.max_cuts == 0 ? 0 : tuning.cuts_at_the_brim);
+    tuning.cuts_at_the_brim =
+        std::max(tuning.cuts, options.max_cuts == 0 ? 0 : tuning.cuts_at_the_brim);
   }
   tuning.aliases = static_cast<std::uint32_t>(options.max_aliases);
   return tuning;

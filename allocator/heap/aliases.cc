@@ -64,8 +64,8 @@ Mapping* RangeHeap::alias(Region& region, VirtAddr address, Handle* handle) {
     part->state = BlockState::kShadow;
     if (from->state == BlockState::kFree) {
       part->state = BlockState::kFree;
-      const bool done = sharing_ == Sharing::kShared && from->clock != nullptr &&
-                        from->clock->done(from->tick);
+      const bool done =
+          sharing_ == Sharing::kShared && from->clock != nullptr && from->clock->done(from->tick);
       part->clock = done ? nullptr : from->clock;
       part->tick = from->tick;
       shelve(merge_neighbours(part));
@@ -192,10 +192,12 @@ RangeHeap::Ends RangeHeap::free_ends(const Handle& handle) const {
   const Block* last = covering(*mapping.region, mapping.end() - FreeIndex::kUnit);
   Ends ends;
   // Runs of different marks lie side by side.
-  for (const Block* b = first; b->state == BlockState::kFree && b->address < mapping.end(); b = b->next) {
+  for (const Block* b = first; b->state == BlockState::kFree && b->address < mapping.end();
+       b = b->next) {
     ends.front = std::min(b->end(), mapping.end()) - mapping.address;
   }
-  for (const Block* b = last; b->state == BlockState::kFree && b->end() > mapping.address; b = b->previous) {
+  for (const Block* b = last; b->state == BlockState::kFree && b->end() > mapping.address;
+       b = b->previous) {
     ends.back = mapping.end() - std::max(b->address, mapping.address);
     if (b->previous == nullptr) {
       break;

@@ -67,7 +67,7 @@ void RangeHeap::consider(const std::vector<Block*>& chain,
 
 bool RangeHeap::usable(const Block& block, const StreamClock& clock, Scope scope) const {
   return block.state == BlockState::kUnbacked ||
-         (block.state == BlockState::kFree && scope != Scope::kUnbacked &&
+         (block.state == BlockState::kFree &&
           (scope == Scope::kAny || block.clock == nullptr || block.clock == &clock));
 }
 
@@ -90,7 +90,8 @@ void RangeHeap::consider_around(Block* seed,
   chain_.clear();
   Bytes length;
   Bytes after;
-  for (Block* block = first; block != nullptr && usable(*block, clock, scope); block = block->next) {
+  for (Block* block = first; block != nullptr && usable(*block, clock, scope);
+       block = block->next) {
     chain_.push_back(block);
     length += block->size;
     after += block->address > seed->address ? block->size : Bytes(0);
@@ -111,14 +112,14 @@ std::optional<Placement> RangeHeap::find_placement(Bytes size,
     const Bytes missing = round_up(size, granule());
     best = Placement{static_cast<Block*>(node)->region, node->address, size, missing};
   }
+  if (scope == Scope::kUnbacked) {
+    return best;
+  }
   const auto around_longest = [&](const FreeIndex& index) {
     index.for_largest(kSeeds, [&](FreeNode* node) {
       consider_around(static_cast<Block*>(node), size, clock, scope, &best);
     });
   };
-  if (scope == Scope::kUnbacked) {
-    return best;
-  }
   around_longest(clean_.index);
   if (scope == Scope::kAny) {
     for (const auto& shelf : dirty_) {

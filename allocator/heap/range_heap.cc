@@ -288,7 +288,8 @@ Block* RangeHeap::find_free(Bytes size, const StreamClock& clock) const {
   // Among equals the stream's own memory, so that clean memory stays for everybody.
   const bool in_order = size > FreeIndex::kBestFitMax;
   const bool take_clean =
-      own == nullptr || (clean != nullptr && (in_order ? clean->address < own->address : clean->size < own->size));
+      own == nullptr ||
+      (clean != nullptr && (in_order ? clean->address < own->address : clean->size < own->size));
   return static_cast<Block*>(take_clean ? clean : own);
 }
 

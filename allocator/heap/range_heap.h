@@ -42,7 +42,7 @@ struct HeapContext {
   ObjectPool<Mapping> mappings;
   ObjectPool<StreamUse> stream_uses;
   std::uint64_t idle_sequence = 0;
-  Bytes idle_bytes;  // in idle handles, all heaps
+  Bytes idle_bytes;                     // in idle handles, all heaps
   std::map<VirtAddr, Region*> regions;  // of all heaps, by first address
   // The block that covers `address`, or nullptr if the address is in no region.
   [[nodiscard]] Block* block_at(VirtAddr address) const;

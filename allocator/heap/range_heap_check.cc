@@ -116,7 +116,8 @@ void RangeHeap::check_handles() const {
     }
     NOFRAG_CHECK(sum == handle->used, "handle's used bytes differ from its blocks");
     for (const Mapping* m = handle->mappings; m != nullptr; m = m->next) {
-      NOFRAG_CHECK(parts_of(*m, false) == taken, "a mapping does not show what its handle is used for");
+      NOFRAG_CHECK(parts_of(*m, false) == taken,
+                   "a mapping does not show what its handle is used for");
     }
     mapped += handle->physical.size;
     used += sum;

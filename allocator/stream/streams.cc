@@ -50,6 +50,9 @@ StreamClock& Streams::make_clock(StreamId stream,
   made.identity = identity;
   made.index = static_cast<std::uint32_t>(clocks_.size() - 1);
   made.captured = identity == kCaptured;
+  if (!made.captured) {
+    forget_captured(stream, owner_thread);
+  }
   by_key_.insert_or_assign(Key{stream.value(), owner_thread, made.captured}, &made);
   if (!is_default(stream) && !made.captured) {
     // Now the caller vouches for the stream; later nobody may. This is where a stream of another
@@ -83,6 +86,17 @@ StreamClock& Streams::clock(StreamId stream) {
     last_used_ = found;
   }
   return *found;
+}
+
+// The stream that had the handle is gone: what it did while it could not be asked who it was is not the
+// next one's.
+void Streams::forget_captured(StreamId stream, std::uint64_t owner_thread) {
+  const auto known = by_key_.find(Key{stream.value(), owner_thread, true});
+  if (known != by_key_.end()) {
+    StreamClock& clock = *known->second;
+    clock.gone = true;
+    forget_key(clock);
+  }
 }
 
 void Streams::forget_key(const StreamClock& clock) {
@@ -263,6 +277,9 @@ Status Streams::wait_device(StreamClock& waiter, StreamClock& clock, Tick tick) 
 
 Status Streams::retire(StreamId stream) {
   const std::uint64_t owner = stream.is_per_thread() ? this_thread_id() : 0;
+  if (!is_default(stream)) {
+    forget_captured(stream, owner);
+  }
   const auto known = by_key_.find(Key{stream.value(), owner, false});
   if (known == by_key_.end()) {
     return {};
@@ -308,7 +325,8 @@ void Streams::all_done(bool whatever_the_context) {
     activate(*clock);  // something new to take in
     clock->freed_since_marker = Bytes(0);
     clock->frees_since_marker = 0;
-    clock->retired = clock->retired || clock->gone;
+    // One of a capture may stand for a stream that lives on: what it frees later is not done.
+    clock->retired = clock->retired || (clock->gone && !clock->captured);
   }
 }
 

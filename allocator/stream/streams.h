@@ -102,6 +102,7 @@ class Streams {
   // 0 for default streams and where the driver cannot tell, kCaptured while it may not be asked.
   std::uint64_t identity_of(StreamId stream);
   void forget_key(const StreamClock& clock);
+  void forget_captured(StreamId stream, std::uint64_t owner_thread);
   void replace_captured_marker(StreamClock& clock);
 
   Driver& driver_;

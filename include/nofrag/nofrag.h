@@ -247,7 +247,7 @@ typedef struct nofrag_oom_report {
   uint64_t stranded_bytes;
   uint64_t largest_free_run_bytes;
   uint64_t free_ends_bytes;
-  uint64_t composable_bytes; /* a larger request than driver, limit, whole handles and this allow fails */
+  uint64_t composable_bytes; /* the most that two such ends can add to one block */
   uint64_t reserved[4];
 } nofrag_oom_report;
 #define NOFRAG_OOM_REPORT_VERSION 1u

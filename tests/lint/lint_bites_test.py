@@ -21,9 +21,9 @@ class LintBites(unittest.TestCase):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
         self.tree = pathlib.Path(scratch.name)
-        for folder in ("allocator", "torch_plugin", "include", "docs", "tests/lint", "scripts", "bench"):
+        for folder in ("allocator", "torch_plugin", "include", "docs", "tests", "scripts", "bench", "sim"):
             if (ROOT / folder).exists():
-                ignored = shutil.ignore_patterns("*.gz", "*.zst", "__pycache__")
+                ignored = shutil.ignore_patterns("*.gz", "*.zst", "corpus", "__pycache__")
                 shutil.copytree(ROOT / folder, self.tree / folder, ignore=ignored)
         for page in [*ROOT.glob("*.md"), ROOT / "Makefile", ROOT / "LICENSE", ROOT / "CMakePresets.json"]:
             shutil.copy(page, self.tree / page.name)

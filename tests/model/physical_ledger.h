@@ -31,7 +31,7 @@ struct Layout {
   Bytes stranded;  // of those, the ones between the first and the last used byte of their handle
   Bytes composable_whole;  // idle handles that may serve
   Bytes pinned;  // of pinned handles: they count as used, all that is free there as stranded
-  Bytes composable_ends;   // best free suffix of one used handle and free prefix of another
+  Bytes composable_ends;  // best free suffix of one used handle and free prefix of another
 };
 
 class PhysicalLedger final : public ForwardingDriver {

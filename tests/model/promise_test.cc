@@ -46,8 +46,8 @@ struct Setting {
   std::uint64_t mix = 0;  // of sizes
   bool recorded = false;  // blocks are used on other streams too
   bool private_pool = false;
-  bool others = false;  // another process comes and goes
-  bool pins = false;    // some blocks are pinned, and stay so beyond their free
+  bool others = false;   // another process comes and goes
+  bool pins = false;     // some blocks are pinned, and stay so beyond their free
   bool singles = false;  // some blocks must lie in one handle
 };
 
@@ -417,7 +417,7 @@ class Program {
   std::vector<Block> live_;
   std::vector<Pinned> pinned_;
   std::map<std::uint64_t, std::size_t> most_places_;  // of each pinned handle
-  std::set<std::uint64_t> held_;  // handles of the private pool
+  std::set<std::uint64_t> held_;                      // handles of the private pool
   PoolKey pool_{7, 1};
   bool filling_ = false;
   int pool_uses_ = 0;

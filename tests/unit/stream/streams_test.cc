@@ -232,6 +232,27 @@ TEST_F(StreamsTest, ACapturedHandleHasAClockOfItsOwnAndIsNotAsked) {
   EXPECT_EQ(calls(DriverCall::kDeviceSynchronize), 1U);
 }
 
+// The next stream with the handle must not take what the one before did while captured for its own work.
+TEST_F(StreamsTest, ACapturedClockGoesWithItsStream) {
+  for (const bool retired : {true, false}) {
+    streams_.clock(kA);
+    driver_.begin_capture(kA);
+    StreamClock& captured = streams_.clock(kA);
+    ASSERT_TRUE(driver_.end_capture(kA));
+    const Tick tick = captured.stamp();
+    if (retired) {
+      ASSERT_TRUE(streams_.retire(kA).ok());
+    }
+    driver_.destroy_stream(kA);
+    streams_.clock(kA);
+    driver_.begin_capture(kA);
+    EXPECT_NE(&streams_.clock(kA), &captured) << (retired ? "retired" : "gone without a word");
+    ASSERT_TRUE(driver_.end_capture(kA));
+    EXPECT_FALSE(captured.done(tick));
+    ASSERT_TRUE(streams_.wait_host(captured, tick).ok()) << "a wait for the device completes it";
+  }
+}
+
 // As with a stream of another context: its markers are refused from the first one on.
 TEST_F(StreamsTest, AStreamThatNeverTookAMarkerIsNeverDone) {
   driver_.fail_call(DriverCall::kEventRecord, 1, Errc::kInvalidArgument, true);
