@@ -121,12 +121,14 @@ std::optional<Placement> RangeHeap::find_placement(Bytes size,
     });
   };
   around_longest(clean_.index);
-  // A stream that freed nothing here yet has no shelf.
-  const Shelf* own = clock.index < dirty_.size() ? dirty_[clock.index].get() : nullptr;
-  for (const auto& shelf : dirty_) {
-    if (shelf != nullptr && (scope == Scope::kAny || shelf.get() == own)) {
-      around_longest(shelf->index);
+  if (scope == Scope::kAny) {
+    for (const auto& shelf : dirty_) {
+      if (shelf != nullptr) {
+        around_longest(shelf->index);
+      }
     }
+  } else if (clock.index < dirty_.size() && dirty_[clock.index] != nullptr) {
+    around_longest(dirty_[clock.index]->index);  // a stream that freed nothing here has no shelf
   }
   return best;
 }

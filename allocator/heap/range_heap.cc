@@ -434,6 +434,10 @@ void RangeHeap::clean_done(StreamClock& clock) {
     block->clock = nullptr;
     shelve(merge_neighbours(block));
   }
+  // Streams come and go; their shelves need not stay.
+  if (shelf.oldest == nullptr && (clock.retired || clock.gone)) {
+    dirty_[clock.index].reset();
+  }
 }
 
 void RangeHeap::clean_all() {

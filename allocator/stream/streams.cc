@@ -188,9 +188,14 @@ void Streams::poll(StreamClock& clock) {
 // never say anything. One recorded now covers at least as much.
 void Streams::replace_captured_marker(StreamClock& clock) {
   const Tick covered = clock.issued;
+  const Bytes freed = clock.freed_since_marker;
+  const std::uint32_t frees = clock.frees_since_marker;
   if (!mark(clock).ok()) {
     return;
   }
+  // What was freed since that one still needs a marker of its own.
+  clock.freed_since_marker = freed;
+  clock.frees_since_marker = frees;
   const EventId fresh = clock.markers.back();
   clock.markers.pop_back();
   clock.issued = covered;
@@ -320,7 +325,8 @@ void Streams::all_done(bool whatever_the_context) {
     activate(*clock);  // something new to take in
     clock->freed_since_marker = Bytes(0);
     clock->frees_since_marker = 0;
-    clock->retired = clock->retired || clock->gone;
+    // One of a capture may stand for a stream that lives on: what it frees later is not done.
+    clock->retired = clock->retired || (clock->gone && !clock->captured);
   }
 }
 

@@ -165,6 +165,24 @@ TEST_F(PoolsTest, SettlingAPoolSaysNothingOfAnotherContextsStream) {
   ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
 }
 
+// A block allocated in a capture outlives it, and is used by the same stream for as long as it lives.
+TEST_F(PoolsTest, ABlockOfACaptureIsNotUnmappedUnderItsStreamsLaterWork) {
+  start(64 * kMiB);
+  begin_capture(kFirst, kA);
+  const VirtAddr block = allocator_->allocate(8 * kMiB, kA).value();
+  end_capture(kFirst, kA);
+  allocate(kMiB, kA);  // the handle is seen outside of the capture
+  ASSERT_TRUE(allocator_->release_pool(kFirst).ok());
+  allocator_->trim();                                     // settles the pool: waits for the device
+  ASSERT_TRUE(sim_->write(kA, block, 8 * kMiB, 7).ok());  // a kernel of the live block's own stream
+  ASSERT_TRUE(allocator_->free(block).ok());
+  sim_->set_completion(Completion::kByHand);
+  allocator_->begin_allocate_to_pool(kSecond, [](StreamId s) { return s == kB; }).ignore();
+  allocator_->trim();  // waits for nothing while a pool is filled: the kernel still runs
+  EXPECT_EQ(sim_->violation_count(), 0U) << "unmapped under a running kernel";
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kSecond).ok());
+}
+
 // A graph may be replayed after any wait: what it freed serves its own streams only.
 TEST_F(PoolsTest, ACompositionInAPoolDoesNotCrossStreams) {
   Options options;

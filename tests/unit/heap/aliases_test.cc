@@ -448,5 +448,29 @@ TEST_F(AliasesTest, LastUsesForgetWhatIsDone) {
   EXPECT_TRUE(remembered) << "work that may still run was forgotten";
 }
 
+TEST_F(AliasesTest, StreamsThatAreGoneLeaveNoShelvesBehind) {
+  attach(Bytes(0), 8 * kMiB);
+  streams_.clock(kB);  // several streams
+  std::size_t first = 0;
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    const StreamId stream(0x1000 + i);
+    StreamClock& clock = streams_.clock(stream);
+    std::vector<Block*> blocks;
+    for (int n = 0; n < 6; ++n) {
+      blocks.push_back(heap_->allocate(kMiB, kMiB, clock));
+      ASSERT_NE(blocks.back(), nullptr);
+    }
+    for (const std::size_t n : {0U, 2U, 4U, 1U, 3U, 5U}) {
+      heap_->free(blocks[n], clock.stamp());
+    }
+    ASSERT_TRUE(streams_.retire(stream).ok());
+    driver_.complete_all();
+    streams_.poll(clock);
+    heap_->clean_done(clock);
+    first = i == 0 ? host_page_bytes() : first;
+  }
+  EXPECT_EQ(host_page_bytes(), first);
+}
+
 }  // namespace
 }  // namespace nofrag

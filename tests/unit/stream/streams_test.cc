@@ -264,6 +264,20 @@ TEST_F(StreamsTest, AStreamThatNeverTookAMarkerIsNeverDone) {
   ASSERT_TRUE(streams_.wait_host(foreign, tick).ok());
 }
 
+// A marker that became part of a graph is recorded anew; what was freed after it is not forgotten.
+TEST_F(StreamsTest, AMarkerRecordedAnewDoesNotSpeakOfLaterFrees) {
+  StreamClock& a = streams_.clock(kA);
+  streams_.note_freed(a, kMiB);
+  const Tick tick = a.stamp();
+  driver_.fail_call(DriverCall::kEventQuery, 1, Errc::kCapturing);
+  streams_.poll(a);
+  driver_.complete_all();
+  streams_.poll(a);
+  ASSERT_FALSE(a.done(tick));
+  a.taken_in = a.completed;
+  EXPECT_TRUE(a.at_work()) << "nobody would ask for the marker that is missing";
+}
+
 TEST_F(StreamsTest, TheLegacyStreamHasOneClockUnderBothNames) {
   EXPECT_EQ(&streams_.clock(StreamId(0)), &streams_.clock(StreamId(1)));
 }
