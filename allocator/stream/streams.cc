@@ -277,8 +277,12 @@ Status Streams::wait_device(StreamClock& waiter, StreamClock& clock, Tick tick) 
 
 Status Streams::retire(StreamId stream) {
   const std::uint64_t owner = stream.is_per_thread() ? this_thread_id() : 0;
-  if (!is_default(stream)) {
-    forget_captured(stream, owner);
+  if (by_key_.contains(Key{stream.value(), owner, true})) {
+    // One that is being captured is not about to go; its clock is still needed to know that.
+    const Result<bool> capturing = driver_.stream_is_capturing(device_, stream);
+    if (capturing.ok() && !capturing.value()) {
+      forget_captured(stream, owner);
+    }
   }
   const auto known = by_key_.find(Key{stream.value(), owner, false});
   if (known == by_key_.end()) {
