@@ -298,19 +298,19 @@ Block* RangeHeap::allocate(Bytes size, Bytes requested, StreamClock& clock) {
   return block == nullptr ? nullptr : take_front(block, size, requested, clock);
 }
 
-Block* RangeHeap::take_front(Block* block, Bytes size, Bytes requested, StreamClock& clock) {
-  if (block->size > size) {
+Block* RangeHeap::take_front(Block* free, Bytes size, Bytes requested, StreamClock& clock) {
+  Block* taken = free;
+  if (free->size > size) {
     // The rest keeps its node, its mark and so its place in the list by age.
-    FreeIndex& index = block->clock == nullptr ? clean_.index : shelf_of(*block->clock).index;
-    index.remove(block);
-    Block* front = cut_front(block, block->address + size);
-    index.insert(block);
-    block = front;
+    FreeIndex& index = free->clock == nullptr ? clean_.index : shelf_of(*free->clock).index;
+    index.remove(free);
+    taken = cut_front(free, free->address + size);
+    index.insert(free);
   } else {
-    unshelve(block);
+    unshelve(free);
   }
-  make_live(block, requested, clock);
-  return block;
+  make_live(taken, requested, clock);
+  return taken;
 }
 
 void RangeHeap::make_live(Block* block, Bytes requested, StreamClock& clock) {
