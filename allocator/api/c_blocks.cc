@@ -10,9 +10,6 @@ using nofrag::VirtAddr;
 
 namespace {
 
-// More than any address space has; kept away from the rounding arithmetic below.
-constexpr std::size_t kLargestSize = std::size_t{1} << 60;
-
 void* allocation_failed(DeviceAllocator* device, std::size_t size, nofrag::Error error) {
   const int ordinal = device->device().value();
   if (error.code != Errc::kOutOfMemory && error.code != Errc::kLimit) {
@@ -41,10 +38,6 @@ void* allocate(std::size_t size, int ordinal, Allocate call) {
   }
   const nofrag::Result<DeviceAllocator*> device = Process::instance().device(ordinal);
   if (!device) {
-    return nullptr;
-  }
-  if (size > kLargestSize) {
-    nofrag::set_last_error({Errc::kOutOfMemory}, "%zu bytes are more than any device has", size);
     return nullptr;
   }
   const nofrag::Result<VirtAddr> block = call(device.value());

@@ -126,6 +126,11 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size,
     s.note_failure(size, stream, Error{Errc::kOutOfMemory, 0});
     return Errc::kOutOfMemory;
   }
+  // A limit was lowered below what was held, and what was live then may be free now.
+  if (s.virtual_memory && s.physical.reserved() > s.physical.limit()) [[unlikely]] {
+    s.release_idle(s.physical.limit());
+    s.drop_emptied_views();
+  }
   for (bool asked = false;; asked = true) {
     Pool* pool = nullptr;
     if (key == nullptr) {

@@ -159,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(RecordedJobs,
                                          Case{"multistream8", 8, 500, 0},
                                          Case{"multistream8", 8, 20000, 1.05},
                                          Case{"multistream8", 8, 100000, 0},
-                                         Case{"multistream8", 8, 400000, 1.02}),
+                                         Case{"multistream8", 8, 400000, 1.05}),
                          describe);
 
 }  // namespace

@@ -257,5 +257,20 @@ TEST_F(LadderTest, EveryIdleHandleGoesForOneThatIsNeeded) {
   ASSERT_TRUE(allocator_->end_allocate_to_pool({1, 1}).ok());
 }
 
+// What was live when the limit was lowered is no way around it once it is free.
+TEST_F(LadderTest, WhatIsFreedUnderALoweredLimitIsNotServedAgain) {
+  start(64 * kMiB);
+  const VirtAddr large = allocate(48 * kMiB);
+  allocator_->set_limit(16 * kMiB);
+  EXPECT_EQ(allocator_->stats().reserved, 48 * kMiB) << "live memory stays";
+  free(large);
+  const VirtAddr small = allocate(8 * kMiB);
+  EXPECT_FALSE(small.is_null());
+  EXPECT_LE(allocator_->stats().reserved, 16 * kMiB);
+  EXPECT_TRUE(allocate(16 * kMiB).is_null());
+  EXPECT_TRUE(allocator_->last_oom().limit_reached);
+  free(small);
+}
+
 }  // namespace
 }  // namespace nofrag
