@@ -7,7 +7,7 @@
 #   lint     layering, sizes, header banners, links of the documentation, and proof that they bite
 #   release  g++ build as users run it, and every test (gpu and torch ones skip where there is none)
 #   headers  every header compiles alone
-#   asan     clang build with AddressSanitizer and UBSan (the preset clang), and every test
+#   asan     clang build with AddressSanitizer and UBSan (the preset clang), and every test but the long ones
 #   fuzz     each fuzzer of that build for FUZZ_SECONDS
 #   tsan     ThreadSanitizer: the tests marked THREADED
 #   tidy     clang-tidy over allocator/ and torch_plugin/
@@ -95,7 +95,7 @@ run_fuzzer() { # PROGRAM
 
 lane_asan() {
   build clang
-  run_ctest clang -LE '^lint$'
+  run_ctest clang -LE '^(lint|long)$'
 }
 
 lane_fuzz() {
