@@ -208,7 +208,7 @@ Result<Piece> DeviceAllocator::Impl::alias_idle(Fill& fill,
     if (handle == nullptr || handle->chosen == fill.id ||
         handle->physical.size > want + (tight ? std::min(room, kMuchTooLarge) : room) ||
         handle->in(*placement.region) != nullptr ||
-        !may_use(*handle, Bytes(0), handle->physical.size, fill.clock, fill.wait) ||
+        !may_use(*handle, Bytes(0), handle->physical.size, fill.clock, fill.cross) ||
         !make_room(fill.pool, *handle, fill.wait).ok()) {
       continue;
     }

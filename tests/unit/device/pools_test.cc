@@ -206,6 +206,35 @@ TEST_F(PoolsTest, ACompositionInAPoolDoesNotCrossStreams) {
   free(other);  // looks at its bytes
 }
 
+// The same under pressure, where a view's run is made longer by a handle of the pool that another stream freed.
+TEST_F(PoolsTest, AWindowInAPoolDoesNotCrossStreams) {
+  Options options;
+  options.handle_size = 8 * kMiB;
+  options.reserve_slack = 0.0;
+  options.max_cuts = 0;
+  start(kGiB, options);
+  begin_capture(kFirst, kA);
+  const VirtAddr graph = allocator_->allocate(8 * kMiB, kA).value();
+  ASSERT_TRUE(allocator_->free(graph).ok());
+  end_capture(kFirst, kA);
+  // Stream B composes a view of two of its handles, and frees it.
+  std::vector<VirtAddr> own;
+  for (int i = 0; i < 4; ++i) {
+    own.push_back(allocator_->allocate_in_pool(8 * kMiB, kB, kFirst).value());
+  }
+  ASSERT_TRUE(allocator_->free(own[0]).ok());
+  ASSERT_TRUE(allocator_->free(own[2]).ok());
+  sim_->set_memory_of_others(kDevice, sim_->memory_info(kDevice).value().free);
+  const VirtAddr view = allocator_->allocate_in_pool(16 * kMiB, kB, kFirst).value();
+  ASSERT_TRUE(allocator_->free(view).ok());
+  recorder_->take();
+  // The graph's handle would be just what is missing behind it.
+  EXPECT_FALSE(allocator_->allocate_in_pool(24 * kMiB, kB, kFirst).ok());
+  EXPECT_EQ(count(recorder_->take(), "map"), 0);
+  EXPECT_EQ(allocator_->allocate_in_pool(16 * kMiB, kB, kFirst).value(), view);
+  sim_->set_memory_of_others(kDevice, Bytes(0));
+}
+
 // Everything that can be called while a stream is captured is: the capture stays valid.
 TEST_F(PoolsTest, NothingBreaksACapture) {
   start(32 * kMiB);
