@@ -13,8 +13,6 @@ namespace {
 
 // How many handles a large request is made of, where their size is free to choose.
 constexpr std::uint64_t kHandlesARequest = 4;
-// Where memory may run short, by how much a handle may reach beyond the gap it is mapped into.
-constexpr Bytes kMuchTooLarge = 4 * kMiB;
 // Once half is taken: the most that one handle may be of all there is, under small and large requests.
 constexpr std::uint64_t kSmallestShare = 1024;
 constexpr std::uint64_t kLargestShare = 256;
@@ -82,6 +80,15 @@ void DeviceAllocator::Impl::give_back(PhysicalHandle handle) {
   note_reserved();
 }
 
+// Pieces that are mapped nowhere yet. Aliases stay where they are.
+void DeviceAllocator::Impl::give_back(const std::vector<Piece>& pieces) {
+  for (const Piece& piece : pieces) {
+    if (piece.alias == nullptr) {
+      give_back(piece.physical);
+    }
+  }
+}
+
 Status DeviceAllocator::Impl::back(Fill& fill, const Placement& placement) {
   for (const Gap& gap : fill.pool.heap.gaps(placement)) {
     if (const Status filled = fill_gap(fill, placement, gap); !filled.ok()) {
@@ -97,11 +104,7 @@ Status DeviceAllocator::Impl::fill_gap(Fill& fill, const Placement& placement, G
   while (filled < gap.range.size) {
     const Result<Piece> piece = obtain(fill, placement, gap.range.size - filled, gap.room_after);
     if (!piece.ok()) {
-      for (const Piece& had : pieces) {
-        if (had.alias == nullptr) {
-          give_back(had.physical);
-        }
-      }
+      give_back(pieces);
       return piece.error();
     }
     pieces.push_back(piece.value());

@@ -13,8 +13,6 @@ namespace {
 // worth a mapping.
 constexpr std::size_t kEndsLookedAt = 1024;
 constexpr Bytes kWorthAMapping = 2 * kMiB;
-// How much more than is needed makes a handle too large to end a composition with.
-constexpr Bytes kMuchTooLarge = 4 * kMiB;
 // Addresses kept behind a view: half of it, or this, but no more than this part of the device's memory.
 constexpr Bytes kViewRoom = 256 * kMiB;
 constexpr std::uint64_t kRoomShare = 64;
@@ -160,18 +158,10 @@ Composition DeviceAllocator::Impl::plan_composition(Fill& fill, Bytes size, bool
 }
 
 // Addresses for a view: with room behind it, so that it can be extended, while there are plenty.
-Result<AddressRange> DeviceAllocator::Impl::take_view(Fill& fill, Bytes size) {
+Result<AddressRange> DeviceAllocator::Impl::take_view(const Fill& fill, Bytes size) {
   const Bytes room = std::max(Bytes(size.count() / 2),
                               std::min(kViewRoom, Bytes(info.total_memory.count() / kRoomShare)));
-  Result<AddressRange> range = space.take_region(round_up(size + room, info.granularity));
-  if (!range.ok()) {
-    range = space.take_region(size);
-  }
-  if (!range.ok()) {
-    drop_unused_views(fill);
-    range = space.take_region(size);
-  }
-  return range;
+  return take_addresses(fill, round_up(size + room, info.granularity), size);
 }
 
 // Maps the composition at fresh addresses. What it misses is obtained first.
@@ -210,11 +200,7 @@ Result<Placement> DeviceAllocator::Impl::compose(Fill& fill, Bytes size, const C
   for (Bytes missing = plan.missing; !missing.is_zero();) {
     const Result<Piece> piece = obtain(fill, placement, missing, Bytes(0));
     if (!piece.ok()) {
-      for (const Piece& had : pieces) {
-        if (had.alias == nullptr) {
-          give_back(had.physical);
-        }
-      }
+      give_back(pieces);
       return piece.error();
     }
     pieces.push_back(piece.value());

@@ -51,6 +51,7 @@ class DeviceAllocator::Impl {
   Result<Piece> move_idle(Fill& fill, const Placement& placement, Bytes want, bool wait);
   Result<PhysicalHandle> create(Bytes size);
   void give_back(PhysicalHandle handle);
+  void give_back(const std::vector<Piece>& pieces);
   [[nodiscard]] Bytes capacity() const;
   [[nodiscard]] bool exactly() const;
   [[nodiscard]] Bytes growth_size(Bytes request) const;
@@ -72,7 +73,7 @@ class DeviceAllocator::Impl {
   std::vector<Handle*> free_wholes(Fill& fill);
   static std::size_t best_back(const std::vector<End>& backs, const std::vector<End>& fronts);
   Composition plan_composition(Fill& fill, Bytes size, bool thorough);
-  Result<AddressRange> take_view(Fill& fill, Bytes size);
+  Result<AddressRange> take_view(const Fill& fill, Bytes size);
   Result<Placement> compose(Fill& fill, Bytes size, const Composition& plan);
 
   // ladder.cc
@@ -111,6 +112,7 @@ class DeviceAllocator::Impl {
   void drop_emptied_views();
   void drop_unused_views(const Fill& fill);
   Result<AddressRange> take_home(const Fill& fill, Bytes size);
+  Result<AddressRange> take_addresses(const Fill& fill, Bytes usual, Bytes least);
 
   // pin.cc
   struct Pin {

@@ -20,6 +20,9 @@
 
 namespace nofrag {
 
+// Where memory may run short: by how much a handle may be larger than what it is mapped for.
+inline constexpr Bytes kMuchTooLarge = 4 * kMiB;
+
 // One part of what is mapped under a request: a handle nobody has mapped, or one mapped elsewhere too.
 struct Piece {
   PhysicalHandle physical;

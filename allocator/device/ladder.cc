@@ -235,6 +235,7 @@ Result<Block*> DeviceAllocator::Impl::take(Fill& fill,
   Status waited;
   bool foreign = false;
   fill.pool.heap.for_each_foreign(placement, fill.clock, [&](StreamClock& other, Tick tick) {
+    NOFRAG_ASSERT(fill.cross, "memory of another stream was chosen where it may not be used");
     foreign = true;
     if (waited.ok()) {
       waited = streams.wait_device(fill.clock, other, tick);

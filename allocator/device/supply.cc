@@ -193,13 +193,20 @@ Result<AddressRange> DeviceAllocator::Impl::take_home(const Fill& fill, Bytes si
                           ? std::min(Bytes(info.total_memory.count() / kPrivateShare),
                                      Bytes(space.free_bytes().count() / kAddressShare))
                           : info.total_memory * 2;
-  Result<AddressRange> range = space.take_region(round_up(std::max(usual, size), info.granularity));
+  return take_addresses(fill, round_up(std::max(usual, size), info.granularity), size);
+}
+
+// `usual` addresses, or `least` where they run short; views that nothing uses make room.
+Result<AddressRange> DeviceAllocator::Impl::take_addresses(const Fill& fill,
+                                                           Bytes usual,
+                                                           Bytes least) {
+  Result<AddressRange> range = space.take_region(usual);
   if (!range.ok()) {
-    range = space.take_region(size);
+    range = space.take_region(least);
   }
   if (!range.ok()) {
     drop_unused_views(fill);
-    range = space.take_region(size);
+    range = space.take_region(least);
   }
   return range;
 }
