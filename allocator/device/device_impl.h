@@ -78,6 +78,7 @@ class DeviceAllocator::Impl {
 
   // ladder.cc
   Result<Block*> climb(Pool& pool, Bytes requested, StreamClock& clock);
+  [[nodiscard]] Bytes not_live() const;
   // How far place() goes: what costs no wait; device-side and host waits too; and, last, the best
   // composition of all there is, whatever it costs.
   enum class Effort : unsigned char { kEasy, kPressure, kLast };

@@ -53,6 +53,11 @@ void DeviceAllocator::Impl::count_rung(Rung rung, Bytes size) {
   emit(EventKind::kRung, VirtAddr{}, size, StreamId{}, static_cast<std::uint32_t>(rung));
 }
 
+// More than this of what is held no layout, wait or release could ever give to one block.
+Bytes DeviceAllocator::Impl::not_live() const {
+  return physical.reserved() - live_bytes;
+}
+
 Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamClock& clock) {
   const Bytes size = round_up(requested, kBlockUnit);
   if (!virtual_memory) {
@@ -88,8 +93,17 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
   if (size > std::max(physical.limit(), physical.reserved())) {
     return Errc::kLimit;
   }
-  if (Result<Block*> placed = place(pool, size, requested, clock, Effort::kEasy); placed.ok()) {
-    return placed;
+  if (size > not_live() + (capacity() - std::min(capacity(), physical.reserved()))) {
+    return physical.limit() < info.total_memory ? Errc::kLimit : Errc::kOutOfMemory;
+  }
+  const Result<Block*> easy = place(pool, size, requested, clock, Effort::kEasy);
+  if (easy.ok()) {
+    return easy;
+  }
+  // Nor is anything waited for or taken apart in vain where others have what is missing.
+  const Result<MemoryInfo> memory = driver.memory_info(device);
+  if (memory.ok() && size > not_live() + memory.value().free) {
+    return easy.error();
   }
   // Under pressure: other streams' memory behind device-side waits, idle memory behind host waits.
   if (Result<Block*> placed = place(pool, size, requested, clock, Effort::kPressure); placed.ok()) {

@@ -272,5 +272,27 @@ TEST_F(LadderTest, WhatIsFreedUnderALoweredLimitIsNotServedAgain) {
   free(small);
 }
 
+// What cannot be had is not tried for: no memory is made, waited for or taken apart.
+TEST_F(LadderTest, AHopelessRequestTakesNothingApart) {
+  start(64 * kMiB);
+  const VirtAddr kept = allocate(32 * kMiB);
+  const VirtAddr idle = allocate(16 * kMiB);
+  free(idle);
+  recorder_->take();
+  EXPECT_TRUE(allocate(33 * kMiB).is_null());
+  Calls calls = recorder_->take();
+  EXPECT_EQ(count(calls, "create") + count(calls, "map") + count(calls, "unmap") +
+                count(calls, "event_synchronize"),
+            0);
+  // Here the device would have it, but others do: one look at what it has left is enough.
+  sim_->set_memory_of_others(kDevice, 12 * kMiB);
+  EXPECT_TRUE(allocate(24 * kMiB).is_null());
+  calls = recorder_->take();
+  EXPECT_EQ(count(calls, "unmap") + count(calls, "event_synchronize"), 0);
+  sim_->set_memory_of_others(kDevice, Bytes(0));
+  EXPECT_FALSE(allocate(32 * kMiB).is_null()) << "all that there is";
+  free(kept);
+}
+
 }  // namespace
 }  // namespace nofrag
