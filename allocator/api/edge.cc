@@ -32,6 +32,8 @@ nofrag_status to_status(Errc code) {
       return NOFRAG_FORKED;
     case Errc::kExiting:
       return NOFRAG_EXITING;
+    case Errc::kBufferTooSmall:
+      return NOFRAG_BUFFER_TOO_SMALL;
   }
   return NOFRAG_DRIVER_FAILURE;
 }
@@ -71,7 +73,13 @@ nofrag_status copy_text(std::string_view text, char* buffer, std::size_t capacit
     buffer[capacity - 1] = '\0';
   }
   // Asking for the size alone is no failure.
-  return capacity == 0 && needed != nullptr ? NOFRAG_OK : NOFRAG_BUFFER_TOO_SMALL;
+  if (capacity == 0 && needed != nullptr) {
+    return NOFRAG_OK;
+  }
+  return to_status(set_last_error({Errc::kBufferTooSmall},
+                                  "the text takes a buffer of %zu bytes, not of %zu",
+                                  text.size() + 1,
+                                  capacity));
 }
 
 }  // namespace nofrag

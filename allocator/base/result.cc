@@ -32,6 +32,8 @@ const char* to_string(Errc code) {
       return "not usable after fork";
     case Errc::kExiting:
       return "process is exiting";
+    case Errc::kBufferTooSmall:
+      return "buffer too small";
   }
   return "unknown error";
 }

@@ -28,6 +28,7 @@ enum class Errc : unsigned char {
   kBadConfig,           // an unknown option or a bad value
   kForked,              // a child of a process that used the driver
   kExiting,             // the process runs its exit handlers
+  kBufferTooSmall,      // a text was cut to the caller's buffer
 };
 
 // "out of memory", "limit", ... for messages.

@@ -93,6 +93,9 @@ TEST_F(ApiTest, TextIntoBuffersOfAnySize) {
   }
   EXPECT_EQ(nofrag_driver_name(nullptr, 5, nullptr), NOFRAG_INVALID_ARGUMENT);
   EXPECT_EQ(nofrag_driver_name(nullptr, 0, nullptr), NOFRAG_BUFFER_TOO_SMALL);
+  const char* why = nullptr;
+  EXPECT_EQ(nofrag_last_error(&why), NOFRAG_BUFFER_TOO_SMALL);
+  EXPECT_STREQ(why, "the text takes a buffer of 13 bytes, not of 0");
 }
 
 TEST_F(ApiTest, JsonHoldsTheDeviceAndTheLedger) {
