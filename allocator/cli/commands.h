@@ -5,6 +5,7 @@
 // (errors.h); no exception leaves run_cli. Cost: the command's.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,7 +22,7 @@ struct ReplayArguments {
   std::vector<std::string> traces;
   std::string allocators = "nofrag,torch-native,torch-expandable";
   std::string device = "sim:h100-80g";
-  std::string capacity;
+  std::optional<std::string> capacity;
   bool min_capacity = false;
   std::string conf;
   std::string format = "auto";

@@ -51,8 +51,8 @@ struct Plan {
     if (!(arguments.stream_lag_us >= 0 && arguments.stream_lag_us <= kLongestLag)) {
       throw UsageError("--stream-lag: expected microseconds from 0 to 1e9");
     }
-    if (!arguments.capacity.empty()) {
-      capacity = Capacity::parse(arguments.capacity);
+    if (arguments.capacity.has_value()) {
+      capacity = Capacity::parse(*arguments.capacity);
     }
   }
 

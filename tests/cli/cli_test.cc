@@ -151,6 +151,7 @@ TEST_F(CliTest, OptionsComeFromTheEnvironmentTooAndTheCommandLineIsStronger) {
 
 TEST_F(CliTest, BadUsageIsFoundBeforeAnyTraceIsRead) {
   expect_refused("replay missing.csv --capacity lots", 2, {"--capacity"});
+  expect_refused("replay missing.csv --capacity ''", 2, {"--capacity"});
   expect_refused("replay missing.csv --conf x:1", 2, {"--conf"});
 }
 
