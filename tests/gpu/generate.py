@@ -34,6 +34,7 @@ def main():
             print(f"request batch {batch} prompt {prompt} first row {rows[0][:16]} sha256 {exact[-1]}")
             del caches, tokens, ids
     timing = clock.result(nofrag)
+    job.write_trace(args, torch)
     job.finish({"job": "generate", "allocator": args.allocator, "exact": exact, **timing,
                 **job.memory_numbers(torch, nofrag)})
 

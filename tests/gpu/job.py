@@ -7,6 +7,7 @@ not import torch: the choice of allocator must come first.
 
 import argparse
 import gc
+import gzip
 import json
 import os
 import pathlib
@@ -28,6 +29,7 @@ def arguments(description):
     parser.add_argument("--limit", type=float, metavar="GIB", help="most memory to take from the driver")
     parser.add_argument("--limit-of-peak", type=float, metavar="FACTOR", help="likewise, times the peak in --peak")
     parser.add_argument("--peak", metavar="FILE", help="peak of live memory: written by a run without a limit")
+    parser.add_argument("--record", metavar="FILE", help="write the job's trace as csv.gz (with --allocator native)")
     return parser
 
 
@@ -84,7 +86,33 @@ def import_torch(args):
     limit = limit_bytes(args)
     if limit is not None:
         set_limit(torch, nofrag, limit)
+    if args.record is not None:
+        if args.allocator != "native":
+            sys.exit("--record needs --allocator native: only PyTorch's own allocator keeps a history")
+        torch.cuda.memory._record_memory_history(context=None, max_entries=10_000_000)
     return torch, nofrag
+
+
+def write_trace(args, torch):
+    """With --record: what PyTorch's history has of this process, as `nofrag replay` reads it."""
+    if args.record is None:
+        return
+    torch.cuda.synchronize()
+    events = torch.cuda.memory._snapshot()["device_traces"][0]
+    streams, ids, rows, last = {}, {}, [], 0
+    for event in events:
+        if event["action"] not in ("alloc", "free_requested"):
+            continue
+        stream = streams.setdefault(event["stream"], len(streams))
+        last = max(last, event["time_us"] - events[0]["time_us"])  # threads may note their times out of order
+        if event["action"] == "alloc":
+            ids[event["addr"]] = len(rows)
+            rows.append((last, "a", len(rows), event["size"], stream))
+        elif event["addr"] in ids:
+            rows.append((last, "f", ids.pop(event["addr"]), event["size"], stream))
+    with gzip.open(args.record, "wt") as file:
+        file.write("time_us,op,id,size,stream\n")
+        file.writelines(",".join(map(str, row)) + "\n" for row in rows)
 
 
 def memory_numbers(torch, nofrag):
@@ -165,6 +193,7 @@ def train(args, torch, nofrag, name, one_step):
             died = {"step": index, "message": str(error).splitlines()[0][:600], "report": watch and watch.last()}
             break
     timing = clock.result(nofrag)
+    write_trace(args, torch)
     exact = [float(loss).hex() for loss in losses]
     for step, loss in enumerate(exact):
         print(f"step {step} loss {loss}")

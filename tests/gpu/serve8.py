@@ -139,6 +139,7 @@ def main():
     llama.flash_attention_only(torch)
     server = Server(torch, nofrag, plan(args.seed, args.requests), args.in_flight, args.seed)
     seconds = server.run(args.threads)
+    job.write_trace(args, torch)
     if server.errors:
         raise SystemExit("\n".join(server.errors))
     for loss in server.lost:
