@@ -16,7 +16,7 @@ constexpr Bytes kSmallestCutFor = 4 * kMiB;
 // What a cut must set free: granules, and this part of the block's size.
 constexpr std::uint64_t kLeastGranules = 2;
 constexpr std::uint64_t kLeastPart = 50;
-// Several streams leave more free ends: there cuts that set this much free may be twice as many.
+// Several streams leave more free ends: half of their cuts are kept for those that set this much free.
 constexpr Bytes kLargeExcess = 16 * kMiB;
 
 }  // namespace
@@ -31,7 +31,7 @@ std::uint64_t DeviceAllocator::Impl::cut_budget(Bytes excess) const {
   if (100 * physical.reserved() >= 99 * capacity() && tuning.cuts > 0) {
     return tuning.cuts_at_the_brim;
   }
-  return streams.several() && excess >= kLargeExcess ? 2 * tuning.cuts : tuning.cuts;
+  return streams.several() && excess < kLargeExcess ? tuning.cuts / 2 : tuning.cuts;
 }
 
 // Known to be done, after asking once. Never waits: a cut is not worth a stall.

@@ -15,6 +15,9 @@ namespace nofrag {
 struct Tuning {
   Bytes handle;   // what new memory comes in, while there is plenty
   Bytes largest;  // the same under large requests
+  // How many times larger both are while several streams share the memory: what streams pass on to each
+  // other is mapped more often, and each handle costs.
+  std::uint64_t coarser = 1;
   // How far reserved memory may grow above the peak of allocated memory before free memory is composed.
   double slack = 0.0;
   std::uint64_t cuts = 0;              // how many idle handles may be cut under blocks (cut.cc) ...

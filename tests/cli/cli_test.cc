@@ -140,7 +140,7 @@ TEST_F(CliTest, OptionsComeFromTheEnvironmentTooAndTheCommandLineIsStronger) {
   const std::string doctor = "doctor --device sim:h100-80g";
   EXPECT_NE(run(doctor, "backend:plain").out.find("backend:plain says so"), std::string::npos);
   EXPECT_EQ(run(doctor + " --conf backend:auto", "backend:plain").out, run(doctor).out);
-  EXPECT_NE(run(doctor).out.find("handles of 16.00 MiB"), std::string::npos) << "the policy's";
+  EXPECT_NE(run(doctor).out.find("handles of 8.00 MiB"), std::string::npos) << "the policy's";
   const std::string both = run(doctor + " --conf rdma:false", "handle_size:64MiB").out;
   EXPECT_NE(both.find("handles of 64.00 MiB"), std::string::npos) << both;
   EXPECT_NE(both.find("rdma:false"), std::string::npos) << "key by key";
