@@ -1,5 +1,7 @@
 #include "base/object_pool.h"
 
+#include <unistd.h>
+
 #include <atomic>
 
 #include <sys/mman.h>
@@ -24,6 +26,13 @@ void* map_host_pages(std::size_t bytes) {
 void unmap_host_pages(void* address, std::size_t bytes) {
   ::munmap(address, bytes);
   mapped_bytes.fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+void discard_host_pages(void* address, std::size_t bytes) {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  if (bytes > page) {
+    ::madvise(static_cast<std::byte*>(address) + page, bytes - page, MADV_DONTNEED);
+  }
 }
 
 std::size_t host_page_bytes() {

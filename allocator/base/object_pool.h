@@ -24,6 +24,8 @@ namespace nofrag {
 // Anonymous zeroed pages; nullptr on failure. `bytes` is rounded up to the page size by the kernel.
 void* map_host_pages(std::size_t bytes);
 void unmap_host_pages(void* address, std::size_t bytes);
+// Gives the memory back but for the first page; the addresses stay, and read as zeros.
+void discard_host_pages(void* address, std::size_t bytes);
 // Bytes that are mapped so at the moment, in the whole process: what the allocator's bookkeeping costs
 // (an upper bound, for pages that were never touched are not backed).
 std::size_t host_page_bytes();

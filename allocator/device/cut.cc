@@ -23,7 +23,11 @@ constexpr Bytes kLargeExcess = 16 * kMiB;
 
 // Called whenever reserved or a limit changed.
 void DeviceAllocator::Impl::note_reserved() {
+  const bool was = tight;
   tight = 2 * physical.peak_reserved() >= capacity();
+  if (tight != was) {
+    set_caching();
+  }
 }
 
 // How many cuts there may have been for one more that sets `excess` free.

@@ -41,12 +41,18 @@ DeviceAllocator::Impl::Impl(Driver& device_driver,
   default_pool =
       &pools.try_emplace(PoolKey{}, PoolKey{}, context, RangeHeap::Sharing::kShared).first->second;
   physical.set_limit(effective_limit());
+  caching.wanted = opts.thread_caches && virtual_memory;
+  set_caching();
 }
 
 // Only tests and programs that recreate an allocator come here; a process that ends does not.
 DeviceAllocator::Impl::~Impl() {
   driver.device_synchronize(device).ignore();
   routes.clear();
+  empty_caches();
+  for (const auto& cache : caching.caches) {
+    cache->note_allocator_gone();
+  }
   drop_pins();
   streams.all_done(true);
   std::vector<Block*> live;
@@ -101,6 +107,9 @@ Result<std::unique_ptr<DeviceAllocator>> DeviceAllocator::create(Driver& driver,
 }
 
 Result<VirtAddr> DeviceAllocator::allocate(Bytes size, StreamId stream) {
+  if (const VirtAddr kept = impl_->take_kept(size, stream); !kept.is_null()) [[likely]] {
+    return kept;
+  }
   return allocate_routed(size, stream, nullptr, Shape::kAny);
 }
 
@@ -121,6 +130,7 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size,
   }
   Impl& s = *impl_;
   Lock lock(s.mutex);
+  s.note_peak();
   // Beyond any device: refuse before rounding can overflow.
   if (size > kLargestRequest) {
     s.note_failure(size, stream, Error{Errc::kOutOfMemory, 0});
@@ -150,6 +160,7 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size,
         shape == Shape::kAny ? s.climb(*pool, size, clock) : s.climb_single(*pool, size, clock);
     if (block.ok()) {
       s.note_allocated(block.value(), *pool);
+      s.open_cache(clock);
       NOFRAG_EXPENSIVE(s.check_locked());
       return block.value()->address;
     }
@@ -187,10 +198,12 @@ void DeviceAllocator::Impl::note_allocated(Block* block, Pool& pool) {
   block->pool = &pool;
   ++pool.live_blocks;
   NOFRAG_CHECK(blocks.insert(block->address, block), "no host memory for the address map");
-  requested_bytes += block->requested;
+  requested_bytes += static_cast<std::int64_t>(block->requested.count());
   live_bytes += block->size;
-  peak_live = std::max(peak_live, live_bytes);
-  peak_allocated = std::max(peak_allocated, live_bytes + pending_bytes);
+  block->epoch = caching.epoch.load(std::memory_order_relaxed);
+  const Bytes used = live_bytes - std::min(live_bytes, caching.kept());
+  peak_live = std::max(peak_live, used);
+  peak_allocated = std::max(peak_allocated, used + pending_bytes);
   ++live_blocks;
   ++allocations;
   emit(EventKind::kAlloc, *block, block->clock->stream);
@@ -198,23 +211,30 @@ void DeviceAllocator::Impl::note_allocated(Block* block, Pool& pool) {
 
 Status DeviceAllocator::free(VirtAddr address) {
   Impl& s = *impl_;
+  Status status;
+  if (s.keep(address, &status)) [[likely]] {
+    return status;
+  }
   const Lock lock(s.mutex);
   Block* block = s.blocks.find(address);
-  if (block == nullptr) {
+  if (block == nullptr || block->kept.load(std::memory_order_relaxed)) {
     return Errc::kUnknownPointer;
   }
+  s.note_peak();
   s.emit(EventKind::kFreeRequested, *block, block->clock->stream);
   s.blocks.erase(address);
-  s.requested_bytes -= block->requested;
+  s.requested_bytes -= static_cast<std::int64_t>(block->requested.count());
   s.live_bytes -= block->size;
   --s.live_blocks;
   --block->pool->live_blocks;
   ++s.frees;
+  StreamClock& clock = *block->clock;
   if (block->uses != nullptr) {
     s.defer_free(block);
   } else {
     s.finish_free(block);
   }
+  s.open_cache(clock);
   NOFRAG_EXPENSIVE(s.check_locked());
   return {};
 }
@@ -223,7 +243,7 @@ Status DeviceAllocator::record_stream(VirtAddr address, StreamId stream) {
   Impl& s = *impl_;
   const Lock lock(s.mutex);
   Block* block = s.blocks.find(address);
-  if (block == nullptr) {
+  if (block == nullptr || block->kept.load(std::memory_order_relaxed)) {
     return Errc::kUnknownPointer;
   }
   if (!s.virtual_memory) {
@@ -277,6 +297,7 @@ Status DeviceAllocator::begin_allocate_to_pool(PoolKey pool, StreamFilter filter
   ++target.use_count;
   target.settled = false;
   s.routes.push_back(std::make_shared<Route>(pool, std::move(filter)));
+  s.set_caching();
   return {};
 }
 
@@ -309,6 +330,7 @@ Status DeviceAllocator::end_allocate_to_pool(PoolKey pool) {
     }
     ended = *route;
     s.routes.erase(std::next(route).base());
+    s.set_caching();
     if (!s.filling_pool()) {
       s.flush_deferred_plain();
     }
@@ -337,6 +359,10 @@ Status DeviceAllocator::release_pool(PoolKey pool) {
 Status DeviceAllocator::retire_stream(StreamId stream) {
   Impl& s = *impl_;
   const Lock lock(s.mutex);
+  // What threads keep for it is freed now: no stream may have it before the last marker is done.
+  if (StreamClock* known = s.streams.known(stream)) {
+    s.empty_caches(known);
+  }
   return s.streams.retire(stream);
 }
 
@@ -352,6 +378,7 @@ void DeviceAllocator::Impl::apply_limits() {
   const Bytes limit = effective_limit();
   physical.set_limit(limit);
   note_reserved();
+  set_caching();
   if (physical.reserved() > limit) {
     trim_locked(limit);
   }
@@ -387,8 +414,8 @@ DeviceStats DeviceAllocator::stats() const {
 void DeviceAllocator::reset_peaks() {
   Impl& s = *impl_;
   const Lock lock(s.mutex);
-  s.peak_live = s.live_bytes;
-  s.peak_allocated = s.live_bytes + s.pending_bytes;
+  s.peak_live = s.live_bytes - std::min(s.live_bytes, s.caching.kept());
+  s.peak_allocated = s.peak_live + s.pending_bytes;
   s.physical.reset_peak();
 }
 
@@ -399,7 +426,9 @@ OomReport DeviceAllocator::last_oom() const {
 
 void DeviceAllocator::set_event_sink(EventSink* sink) {
   const Lock lock(impl_->mutex);
+  impl_->empty_caches();
   impl_->sink = sink;
+  impl_->set_caching();
 }
 
 void DeviceAllocator::add_pressure_callback(PressureCallback callback) {

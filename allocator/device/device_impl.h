@@ -1,7 +1,7 @@
 // DeviceAllocator::Impl: the state of one device allocator, and the moves that its parts share.
 //
 // Layer: device (private header). Everything here runs under `mutex` unless it says otherwise.
-// Files: device_allocator.cc (the public calls), ladder.cc (one allocation from hit to failure),
+// Files: device_allocator.cc (the public calls), caching.cc (what threads keep), ladder.cc (one allocation from hit to failure),
 // backing.cc (physical memory under a placement), compose.cc (a view of what is free elsewhere),
 // cut.cc (idle handles cut under a block), supply.cc (idle handles), reclaim.cc (what is done or
 // released goes on), report.cc (statistics and the out-of-memory report), pin.cc (memory that must stay
@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "base/ranked_mutex.h"
+#include "device/caching.h"
 #include "device/device_allocator.h"
 #include "device/fill.h"
 #include "device/pool.h"
@@ -64,6 +66,23 @@ class DeviceAllocator::Impl {
   void cut(const Placement& placement, Pool& pool, Handle* handle);
   Block* take_cut(Pool& pool, const Placement& placement, Bytes requested, StreamClock& clock);
   void note_reserved();
+
+  // caching.cc
+  void set_caching();
+  VirtAddr take_kept(Bytes requested, StreamId stream);
+  bool keep(VirtAddr address, Status* status);
+  Depot& depot_of(const StreamClock& clock);
+  void open_cache(StreamClock& clock);
+  bool empty_caches(const StreamClock* forget = nullptr);
+  bool empty_caches(const std::function<bool(const ThreadCache&)>& which,
+                    bool depots,
+                    const StreamClock* forget);
+  void empty_own_cache();
+  void drop_ended_caches();
+  bool release_kept(Block* chain);
+  [[nodiscard]] Bytes most_live() const;
+  void note_peak();
+  void look_after_caches();
 
   // compose.cc
   void free_ends(const Fill& fill,
@@ -156,6 +175,7 @@ class DeviceAllocator::Impl {
   [[nodiscard]] DeviceStats stats_locked() const;
   void note_failure(Bytes requested, StreamId stream, Error error);
   void check_locked() const;
+  void check_blocks() const;
   [[nodiscard]] Bytes effective_limit() const;
   // Trims what the lower limit no longer allows.
   void apply_limits();
@@ -188,8 +208,9 @@ class DeviceAllocator::Impl {
   std::map<PoolKey, Pool> pools;  // nodes never move
   Pool* default_pool = nullptr;
   std::uint64_t pools_set_aside = 0;
-  Routes routes;                 // innermost last
-  AddressMap<Block> blocks;      // live blocks by address
+  Routes routes;             // innermost last
+  AddressMap<Block> blocks;  // live blocks by address, kept ones too
+  Caching caching;
   std::map<VirtAddr, Pin> pins;  // by first address; they never overlap
   // Pending uses by clock index, oldest first.
   std::vector<std::vector<StreamUse*>> waiting;
@@ -206,7 +227,7 @@ class DeviceAllocator::Impl {
   Bytes byte_limit;  // the two limits as they were last set; the lower holds
   double memory_fraction;
 
-  Bytes requested_bytes;
+  std::int64_t requested_bytes = 0;  // without what blocks from caches were asked for (Caching)
   Bytes live_bytes;
   Bytes pending_bytes;
   Bytes peak_live;

@@ -27,10 +27,11 @@ enum class Rung : unsigned char {
 inline constexpr std::size_t kRungCount = 11;
 
 struct DeviceStats {
-  Bytes requested;         // what live blocks were asked for
-  Bytes live;              // the same, each rounded up to 512 B
-  Bytes pending;           // freed by the caller, but another stream may still touch it
-  Bytes allocated;         // live + pending
+  Bytes requested;  // what live blocks were asked for
+  Bytes live;       // the same, each rounded up to 512 B
+  Bytes kept;       // freed, and kept by threads for their next requests; not counted as allocated
+  Bytes pending;    // freed by the caller, but another stream may still touch it
+  Bytes allocated;  // live + pending
   Bytes mapped_in_use;     // handles in which at least one byte is allocated, and pinned ones
   Bytes reserved;          // physical memory held from the driver
   Bytes limit;             // most that reserved may be; kNoLimit = no limit of ours

@@ -67,6 +67,11 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
   if (size >= kWorthSettling && streams.several() && !filling_pool()) {
     settle();
   }
+  // A large request finds the heap as it would be if nothing were kept here: where it goes decides how much
+  // memory a job needs.
+  if (size > KeptBlocks::kLargestBinned) {
+    empty_own_cache();
+  }
   if (Block* free = pool.heap.find_free(size, clock)) {
     const Placement placement{free->region, free->address, size, Bytes(0)};
     if (!tight || !cut_under(placement, pool)) [[likely]] {
@@ -78,9 +83,13 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
       return block;
     }
   }
-  // What streams are done with may fit now.
-  if (!filling_pool() && (streams.several() || pending_bytes > Bytes(0))) {
+  // What threads keep is free, and goes before anything that costs. What streams are done with may fit now.
+  const bool emptied = empty_caches();
+  const bool may_settle = !filling_pool() && (streams.several() || pending_bytes > Bytes(0));
+  if (may_settle) {
     settle();
+  }
+  if (emptied || may_settle) {
     if (Block* hit = pool.heap.allocate(size, requested, clock)) {
       count_rung(Rung::kOwnFree, size);
       return hit;

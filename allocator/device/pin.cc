@@ -22,7 +22,8 @@ const Block* DeviceAllocator::Impl::live_block(VirtAddr address) const {
     blocks.for_each(
         [&](const Block* b) { block = address >= b->address && address < b->end() ? b : block; });
   }
-  return block;
+  const bool kept = block != nullptr && block->kept.load(std::memory_order_relaxed);
+  return kept ? nullptr : block;
 }
 
 // Pinned addresses stay in their region: its mappings there cannot go.

@@ -50,6 +50,10 @@ void DeviceAllocator::Impl::finish_free(Block* block) {
   const Bytes size = block->size;
   emit(EventKind::kFreeCompleted, *block, clock.stream);
   if (virtual_memory) {
+    if (size > KeptBlocks::kLargestBinned) {
+      caching.epoch.store(caching.epoch.load(std::memory_order_relaxed) + 1,
+                          std::memory_order_relaxed);
+    }
     block->region->heap->free(block, tick);
     maybe_mark(clock, size);
     return;
@@ -209,6 +213,7 @@ void DeviceAllocator::Impl::drop_released_pools() {
 
 Bytes DeviceAllocator::Impl::trim_locked(Bytes keep) {
   const Bytes before = physical.reserved();
+  empty_caches();
   if (!virtual_memory) {
     flush_deferred_plain();
     settle_released_pools();

@@ -75,21 +75,27 @@ class BestEnds {
 
 DeviceStats DeviceAllocator::Impl::stats_locked() const {
   DeviceStats s;
-  s.requested = requested_bytes;
-  s.live = live_bytes;
+  s.kept = std::min(caching.kept(), live_bytes);
+  s.live = live_bytes - s.kept;
+  const std::int64_t requested = requested_bytes + caching.sum(&ThreadCounters::requested_bytes);
+  // Threads that go on meanwhile may be counted half.
+  s.requested =
+      std::min(s.live, Bytes(static_cast<std::uint64_t>(std::max(requested, std::int64_t{0}))));
   s.pending = pending_bytes;
-  s.allocated = live_bytes + pending_bytes;
+  s.allocated = s.live + pending_bytes;
   s.reserved = physical.reserved();
   s.limit = physical.limit();
-  s.peak_live = peak_live;
-  s.peak_allocated = peak_allocated;
+  s.peak_live = std::max(peak_live, most_live());
+  s.peak_allocated = std::max(peak_allocated, most_live() + pending_bytes);
   s.peak_reserved = physical.peak_reserved();
-  s.live_blocks = live_blocks;
-  s.allocations = allocations;
-  s.frees = frees;
+  s.live_blocks = live_blocks - std::min(live_blocks, caching.count(&ThreadCounters::kept_blocks));
+  const std::uint64_t from_caches = caching.count(&ThreadCounters::allocations);
+  s.allocations = allocations + from_caches;
+  s.frees = frees + caching.count(&ThreadCounters::frees);
   s.failed_allocations = failures;
   s.pools = pools.size();
   s.rungs = rungs;
+  s.rungs[static_cast<std::size_t>(Rung::kOwnFree)] += from_caches;
   s.mapped_in_use = virtual_memory ? Bytes(0) : physical.reserved();
   Bytes mapped;
   Bytes used;
@@ -136,12 +142,44 @@ void DeviceAllocator::Impl::note_failure(Bytes requested, StreamId stream, Error
   last_report.driver_total = memory.ok() ? memory.value().total : info.total_memory;
 }
 
+// What threads do meanwhile would not add up: their doors are closed.
+void DeviceAllocator::Impl::check_blocks() const {
+  for (const auto& cache : caching.caches) {
+    cache->door.close();
+  }
+  fence_everywhere();
+  for (const auto& cache : caching.caches) {
+    cache->door.await();
+  }
+  Bytes live;
+  Bytes kept;
+  std::int64_t requested = 0;
+  std::int64_t kept_blocks = 0;
+  blocks.for_each([&](const Block* block) {
+    NOFRAG_CHECK(block->state == BlockState::kLive, "a block in the address map is not live");
+    live += block->size;
+    requested += static_cast<std::int64_t>(block->requested.count());
+    if (block->kept.load(std::memory_order_relaxed)) {
+      kept += block->size;
+      ++kept_blocks;
+    }
+  });
+  NOFRAG_CHECK(live == live_bytes, "live bytes differ from the blocks");
+  NOFRAG_CHECK(kept == caching.kept() && kept_blocks == caching.sum(&ThreadCounters::kept_blocks),
+               "what threads keep differs from the blocks");
+  NOFRAG_CHECK(requested == requested_bytes + caching.sum(&ThreadCounters::requested_bytes),
+               "requested bytes differ from the blocks");
+  for (const auto& cache : caching.caches) {
+    cache->door.open();
+  }
+}
+
 void DeviceAllocator::Impl::check_locked() const {
   const DeviceStats s = stats_locked();
   NOFRAG_CHECK(s.requested <= s.live, "requested > live");
   NOFRAG_CHECK(s.allocated <= s.mapped_in_use, "allocated > mapped in use");
   NOFRAG_CHECK(s.mapped_in_use <= s.reserved, "mapped in use > reserved");
-  NOFRAG_CHECK(s.live_blocks == blocks.size(), "live blocks differ from the address map");
+  NOFRAG_CHECK(live_blocks == blocks.size(), "live blocks differ from the address map");
   streams.check();
   Bytes mapped;
   for (const auto& [key, pool] : pools) {
@@ -152,14 +190,7 @@ void DeviceAllocator::Impl::check_locked() const {
     NOFRAG_CHECK(mapped + physical.spare_bytes() == s.reserved,
                  "reserved differs from the handles");
   }
-  Bytes live;
-  Bytes requested;
-  blocks.for_each([&](const Block* block) {
-    NOFRAG_CHECK(block->state == BlockState::kLive, "a block in the address map is not live");
-    live += block->size;
-    requested += block->requested;
-  });
-  NOFRAG_CHECK(live == s.live && requested == s.requested, "live bytes differ from the blocks");
+  check_blocks();
   Bytes pending;
   const auto with_uses =
       std::count_if(waiting.begin(), waiting.end(), [](const auto& uses) { return !uses.empty(); });

@@ -30,8 +30,12 @@ Result<Block*> DeviceAllocator::Impl::climb_single(Pool& pool,
   if (size > std::max(physical.limit(), physical.reserved())) {
     return Errc::kLimit;
   }
-  if (!filling_pool() && (streams.several() || pending_bytes > Bytes(0))) {
+  const bool emptied = empty_caches();
+  const bool may_settle = !filling_pool() && (streams.several() || pending_bytes > Bytes(0));
+  if (may_settle) {
     settle();
+  }
+  if (emptied || may_settle) {
     if (Block* hit = reuse_single(pool, size, requested, clock)) {
       return hit;
     }

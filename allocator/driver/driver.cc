@@ -58,4 +58,13 @@ std::uint64_t DriverLedger::total_calls() const {
   return std::accumulate(calls.begin(), calls.end(), std::uint64_t{0});
 }
 
+bool Driver::stream_is(DeviceOrdinal device, StreamId stream, std::uint64_t identity) {
+  const Result<bool> capturing = stream_is_capturing(device, stream);
+  if (!capturing.ok() || capturing.value()) {
+    return false;
+  }
+  const Result<std::uint64_t> known = stream_identity(device, stream);
+  return known.ok() && known.value() == identity;
+}
+
 }  // namespace nofrag

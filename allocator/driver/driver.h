@@ -149,6 +149,9 @@ class Driver {
   // Reads a field; not in the ledger. pre: the stream is not being captured (asking then invalidates
   // the capture, in every mode; measured).
   virtual Result<std::uint64_t> stream_identity(DeviceOrdinal device, StreamId stream) = 0;
+  // Is this the stream of that identity, and may it be asked (it is not being captured)? Not in the ledger:
+  // asked by every thread, without a lock, before it takes memory it kept for the stream.
+  virtual bool stream_is(DeviceOrdinal device, StreamId stream, std::uint64_t identity);
   // Streams for those who run work (replay, tests); no allocator makes any. They do not wait for the
   // legacy stream. Not in the ledger.
   virtual Result<StreamId> stream_create(DeviceOrdinal device) = 0;

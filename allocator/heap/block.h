@@ -10,6 +10,8 @@
 // Threads: none (the device lock). Failure: none.
 #pragma once
 
+#include <atomic>
+
 #include "index/free_index.h"
 #include "stream/stream_clock.h"
 
@@ -37,17 +39,24 @@ struct StreamUse {
 };
 
 struct Block : FreeNode {
+  // What a thread reads and writes that keeps freed blocks for itself (kept_blocks.h) comes first.
   BlockState state = BlockState::kUnbacked;
-  Region* region = nullptr;   // nullptr on the plain backend
-  Pool* pool = nullptr;       // live and pending
-  Block* previous = nullptr;  // neighbours by address in the region
-  Block* next = nullptr;
+  std::atomic<bool> kept{false};  // live for the heap, but freed: a thread or a depot has it
+  Block* next_kept = nullptr;
   // Live and pending: the stream it was allocated on. Free: the stream whose queued work may still
   // touch it up to `tick`; nullptr = clean, any stream may take it.
   StreamClock* clock = nullptr;
-  Tick tick = 0;
   Bytes requested;
   StreamUse* uses = nullptr;
+  Pool* pool = nullptr;         // live and pending
+  std::uint64_t epoch = 0;      // live: when it was allocated, in frees of large blocks
+  Block* next_batch = nullptr;  // of the first block of a magazine in a depot, with the next two
+  std::uint64_t batch_bytes = 0;
+  std::uint32_t batch_count = 0;
+  Region* region = nullptr;   // nullptr on the plain backend
+  Block* previous = nullptr;  // neighbours by address in the region
+  Block* next = nullptr;
+  Tick tick = 0;
   std::uint32_t open_uses = 0;      // of `uses`, how many are not known to be done (pending only)
   Block* previous_dirty = nullptr;  // free blocks with a clock, oldest tick first
   Block* next_dirty = nullptr;

@@ -5,20 +5,25 @@
 // Layer: index (base only).
 // Units: keys are multiples of 512 B and never 0 (0 marks an empty slot).
 // Growth: the table doubles when half full. The entries move over a few slots at a time, with the
-// insertions that follow, so that no single one pays for all; until then there are two tables.
+// insertions that follow, so that no single one pays for all; until then there are two tables. One that
+// is empty gives its pages back but keeps its addresses, because a reader may still be in it.
 // Invariants: linear probing with backward-shift deletion: no tombstones, every key is reachable
 // from its home slot without crossing an empty one, in either table; a key is in one of them; load
 // factor <= 1/2.
-// Threads: none; the owner's lock.
+// Threads: one writer at a time (the owner's lock). find_shared may be called by any thread at any time:
+// a version number that is odd while something changes tells it to look again.
 // Failure: insert returns false when host pages cannot be had.
 // Cost: O(1) expected; never shrinks.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <new>
 
 #include "base/object_pool.h"
 #include "base/units.h"
+#include "index/address_table.h"
 
 namespace nofrag {
 
@@ -29,44 +34,65 @@ class AddressMap {
   AddressMap(const AddressMap&) = delete;
   AddressMap& operator=(const AddressMap&) = delete;
   ~AddressMap() {
-    release(table_);
-    release(old_);
+    unmap(table());
+    unmap(old());
+    while (emptied_ != nullptr) {
+      Table* next = emptied_->next_emptied;
+      unmap(emptied_);
+      emptied_ = next;
+    }
   }
 
   // pre: key is not in the map.
   bool insert(VirtAddr key, T* value) {
-    if (2 * (size_ + 1) > table_.capacity && !grow()) {
+    if ((table() == nullptr || 2 * (size_ + 1) > table()->capacity) && !grow()) {
       return false;
     }
     NOFRAG_ASSERT(find(key) == nullptr, "address inserted twice");
-    if (old_.slots != nullptr) [[unlikely]] {
+    const Change change(version_);
+    if (old() != nullptr) [[unlikely]] {
       move_some();
     }
-    table_.place({key.value(), value});
+    table()->place(key.value(), value);
     ++size_;
     return true;
   }
 
+  // For whoever holds the owner's lock.
   [[nodiscard]] T* find(VirtAddr key) const {
-    if (size_ == 0) {
-      return nullptr;
+    const Slot* slot = slot_of(key.value());
+    return slot == nullptr ? nullptr : slot->value.load(std::memory_order_relaxed);
+  }
+
+  // For everybody: true if *value is what find() said at some moment during the call; false if the map
+  // changed too often meanwhile.
+  bool find_shared(VirtAddr key, T** value) const {
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      const std::uint64_t before = version_.load(std::memory_order_acquire);
+      if (before % 2 != 0) {
+        continue;
+      }
+      const Slot* slot = slot_of(key.value());
+      T* const found = slot == nullptr ? nullptr : slot->value.load(std::memory_order_acquire);
+      if (version_.load(std::memory_order_relaxed) == before) {
+        *value = found;
+        return true;
+      }
     }
-    Slot* slot = table_.find(key.value());
-    if (slot == nullptr && old_.slots != nullptr) [[unlikely]] {
-      slot = old_.find(key.value());
-    }
-    return slot == nullptr ? nullptr : slot->value;
+    return false;
   }
 
   // pre: key is in the map.
   void erase(VirtAddr key) {
-    if (Slot* slot = size_ == 0 ? nullptr : table_.find(key.value())) {
-      table_.clear(slot);
-    } else {
-      slot = old_.slots == nullptr ? nullptr : old_.find(key.value());
-      NOFRAG_CHECK(slot != nullptr, "erase of an address that is not in the map");
-      old_.clear(slot);
+    const Change change(version_);
+    Table* in = table();
+    Slot* slot = in == nullptr ? nullptr : in->find(key.value());
+    if (slot == nullptr) {
+      in = old();
+      slot = in == nullptr ? nullptr : in->find(key.value());
     }
+    NOFRAG_CHECK(slot != nullptr, "erase of an address that is not in the map");
+    in->clear(slot);
     --size_;
   }
 
@@ -74,85 +100,76 @@ class AddressMap {
 
   template <typename Visitor>
   void for_each(Visitor&& visit) const {
-    for (const Table* table : {&table_, &old_}) {
-      for (std::size_t i = 0; i < table->capacity; ++i) {
-        if (table->slots[i].key != 0) {
-          visit(table->slots[i].value);
+    for (const Table* table : {table_.load(std::memory_order_relaxed), old()}) {
+      for (std::size_t i = 0; table != nullptr && i < table->capacity; ++i) {
+        if (table->slots()[i].key.load(std::memory_order_relaxed) != 0) {
+          visit(table->slots()[i].value.load(std::memory_order_relaxed));
         }
       }
     }
   }
 
  private:
-  struct Slot {
-    std::uint64_t key = 0;
-    T* value = nullptr;
-  };
-  struct Table {
-    Slot* slots = nullptr;
-    std::size_t capacity = 0;
+  using Table = AddressTable<T>;
+  using Slot = typename Table::Slot;
 
-    [[nodiscard]] std::size_t mask() const { return capacity - 1; }
-    [[nodiscard]] std::size_t home(std::uint64_t key) const {
-      // Fibonacci hashing of the 512 B unit number: the low 9 bits are always zero.
-      return static_cast<std::size_t>(((key >> 9) * 0x9E3779B97F4A7C15ULL) >> 20) & mask();
+  // Odd while it lives.
+  class Change {
+   public:
+    explicit Change(std::atomic<std::uint64_t>& version) : version_(version) {
+      version_.store(version_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     }
-    [[nodiscard]] Slot* find(std::uint64_t key) const {
-      for (std::size_t i = home(key);; i = (i + 1) & mask()) {
-        if (slots[i].key == key) {
-          return &slots[i];
-        }
-        if (slots[i].key == 0) {
-          return nullptr;
-        }
-      }
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+    ~Change() {
+      version_.store(version_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     }
-    void place(Slot entry) {
-      std::size_t i = home(entry.key);
-      while (slots[i].key != 0) {
-        i = (i + 1) & mask();
-      }
-      slots[i] = entry;
-    }
-    void clear(Slot* slot) {
-      auto hole = static_cast<std::size_t>(slot - slots);
-      for (std::size_t i = (hole + 1) & mask(); slots[i].key != 0; i = (i + 1) & mask()) {
-        // Move an entry back into the hole unless its home lies after the hole.
-        const std::size_t distance_from_home = (i - home(slots[i].key)) & mask();
-        const std::size_t distance_from_hole = (i - hole) & mask();
-        if (distance_from_home >= distance_from_hole) {
-          slots[hole] = slots[i];
-          hole = i;
-        }
-      }
-      slots[hole] = Slot{};
-    }
+
+   private:
+    std::atomic<std::uint64_t>& version_;
   };
   static constexpr std::size_t kFirstCapacity = 4096;
   // Slots an insertion moves at least. The old table is empty after capacity / 8 insertions; the next
   // growth is capacity / 2 away.
   static constexpr std::size_t kMove = 8;
+  static constexpr int kAttempts = 16;
 
-  static void release(Table& table) {
-    if (table.slots != nullptr) {
-      unmap_host_pages(table.slots, table.capacity * sizeof(Slot));
+  [[nodiscard]] Table* table() const { return table_.load(std::memory_order_acquire); }
+  [[nodiscard]] Table* old() const { return old_.load(std::memory_order_acquire); }
+
+  [[nodiscard]] Slot* slot_of(std::uint64_t key) const {
+    const Table* newer = table();
+    Slot* slot = newer == nullptr ? nullptr : newer->find(key);
+    if (slot == nullptr) {
+      const Table* older = old();
+      slot = older == nullptr ? nullptr : older->find(key);
     }
-    table = Table{};
+    return slot;
+  }
+
+  static void unmap(Table* table) {
+    if (table != nullptr) {
+      unmap_host_pages(table, table->bytes());
+    }
   }
 
   bool grow() {
-    NOFRAG_CHECK(old_.slots == nullptr, "the address map grows twice at once");
-    const std::size_t capacity = table_.capacity == 0 ? kFirstCapacity : 2 * table_.capacity;
-    void* pages = map_host_pages(capacity * sizeof(Slot));
+    NOFRAG_CHECK(old() == nullptr, "the address map grows twice at once");
+    Table* const full = table();
+    const std::size_t capacity = full == nullptr ? kFirstCapacity : 2 * full->capacity;
+    void* pages = map_host_pages(sizeof(Table) + capacity * sizeof(Slot));
     if (pages == nullptr) {
       return false;
     }
-    old_ = table_;
-    table_ = {static_cast<Slot*>(pages), capacity};  // zero pages are empty slots
-    left_ = old_.capacity;
+    auto* fresh = new (pages) Table;  // zero pages are empty slots
+    fresh->capacity = capacity;
+    const Change change(version_);
+    old_.store(full, std::memory_order_release);
+    table_.store(fresh, std::memory_order_release);
+    left_ = full == nullptr ? 0 : full->capacity;
     next_ = 0;
     // Start behind an empty slot: chains move whole, and one may run over the table's end.
-    while (left_ > 0 && old_.slots[next_].key != 0) {
+    while (left_ > 0 && full->key_at(next_) != 0) {
       ++next_;
     }
     return true;
@@ -161,23 +178,30 @@ class AddressMap {
   // Moves at least kMove slots and goes on to an empty one, so that no chain is ever cut in two: both
   // tables stay searchable without knowing how far the move has come.
   void move_some() {
+    Table* const from = old();
     for (std::size_t moved = 0; left_ > 0; ++moved) {
-      Slot& slot = old_.slots[next_];
-      if (slot.key == 0 && moved >= kMove) {
+      Slot& slot = from->slots()[next_];
+      const std::uint64_t key = from->key_at(next_);
+      if (key == 0 && moved >= kMove) {
         return;
       }
-      if (slot.key != 0) {
-        table_.place(slot);
-        slot = Slot{};
+      if (key != 0) {
+        table()->place(key, slot.value.load(std::memory_order_relaxed));
+        slot.set(0, nullptr);
       }
-      next_ = (next_ + 1) & old_.mask();
+      next_ = (next_ + 1) & from->mask();
       --left_;
     }
-    release(old_);
+    old_.store(nullptr, std::memory_order_release);
+    from->next_emptied = emptied_;
+    emptied_ = from;
+    discard_host_pages(from, from->bytes());
   }
 
-  Table table_;
-  Table old_;             // while its entries move over
+  std::atomic<std::uint64_t> version_{0};
+  std::atomic<Table*> table_{nullptr};
+  std::atomic<Table*> old_{nullptr};  // while its entries move over
+  Table* emptied_ = nullptr;
   std::size_t next_ = 0;  // the old table's slot that moves next
   std::size_t left_ = 0;  // how many of its slots remain
   std::size_t size_ = 0;

@@ -88,6 +88,15 @@ StreamClock& Streams::clock(StreamId stream) {
   return *found;
 }
 
+StreamClock* Streams::known(StreamId stream) const {
+  if (stream.value() == kLegacyStream) {
+    stream = StreamId(0);
+  }
+  const std::uint64_t owner = stream.is_per_thread() ? this_thread_id() : 0;
+  const auto found = by_key_.find(Key{stream.value(), owner, false});
+  return found == by_key_.end() ? nullptr : found->second;
+}
+
 // The stream that had the handle is gone: what it did while it could not be asked who it was is not the
 // next one's.
 void Streams::forget_captured(StreamId stream, std::uint64_t owner_thread) {

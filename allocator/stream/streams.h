@@ -37,6 +37,8 @@ class Streams {
 
   // The clock of `stream`, made on first sight. Never moves or dies.
   StreamClock& clock(StreamId stream);
+  // The one that clock() would find without asking the driver, or nullptr.
+  [[nodiscard]] StreamClock* known(StreamId stream) const;
   [[nodiscard]] std::size_t count() const { return clocks_.size(); }
   // More than one stream was seen: sharing needs markers.
   [[nodiscard]] bool several() const { return clocks_.size() > 1; }

@@ -51,7 +51,9 @@ typedef struct nofrag_device_stats {
 
   uint64_t pinned_bytes; /* physical allocations that nofrag_pin holds where they are */
 
-  uint64_t reserved[5]; /* zero; later versions put new fields here */
+  uint64_t kept_bytes; /* freed, and kept by threads for their next requests */
+
+  uint64_t reserved[4]; /* zero; later versions put new fields here */
 } nofrag_device_stats;
 
 #ifdef __cplusplus

@@ -69,6 +69,7 @@ struct Config {
   bool pressure = true;  // other processes, shrinking devices, limits
   bool captures = true;
   bool virtual_memory = true;
+  bool thread_caches = true;
 };
 
 // The configurations that every test of this folder runs.

@@ -49,6 +49,7 @@ struct Setting {
   bool others = false;   // another process comes and goes
   bool pins = false;     // some blocks are pinned, and stay so beyond their free
   bool singles = false;  // some blocks must lie in one handle
+  bool caches = false;   // threads keep freed blocks
 };
 
 Setting setting_of(std::uint64_t seed) {
@@ -67,6 +68,7 @@ Setting setting_of(std::uint64_t seed) {
   s.others = random() % 4 == 0;
   s.pins = random() % 3 == 0;
   s.singles = random() % 3 == 0;
+  s.caches = random() % 2 == 0;
   return s;
 }
 
@@ -87,6 +89,7 @@ class Program {
     Options options;
     options.handle_size = setting_.handle;
     options.limit = setting_.limit;
+    options.thread_caches = setting_.caches;
     allocator_ = std::move(DeviceAllocator::create(ledger_, kDevice, options).value());
   }
 
@@ -306,11 +309,7 @@ class Program {
     note_held();
     if (address.ok()) {
       ++served_;
-      live_.push_back({address.value(), size, stream, ++tag_, filling_});
-      const Extent extent{address.value().value(), (address.value() + size).value()};
-      expect(!single || ledger_.behind(extent).size() == 1, "a single block lies in two handles");
-      expect(sim_.write(id(stream), address.value(), size, tag_).ok(),
-             "the block's first kernel meets memory that is not its own");
+      serve(address.value(), size, stream, single);
       return;
     }
     ++refused_;
@@ -326,6 +325,18 @@ class Program {
                " at their ends; a handle lies at up to " + std::to_string(ledger_.most_mappings()) +
                " addresses)");
     expect(allocator_->last_oom().requested == requested, "the report is of another request");
+  }
+
+  void serve(VirtAddr address, Bytes least, std::uint64_t stream, bool single) {
+    // A block that a thread kept may be larger than was asked for.
+    const Result<BlockInfo> found = allocator_->find(address);
+    const Bytes size = found.ok() ? found.value().size : least;
+    expect(size >= least && (setting_.caches || size == least), "a block has the wrong size");
+    live_.push_back({address, size, stream, ++tag_, filling_});
+    const Extent extent{address.value(), (address + size).value()};
+    expect(!single || ledger_.behind(extent).size() == 1, "a single block lies in two handles");
+    expect(sim_.write(id(stream), address, size, tag_).ok(),
+           "the block's first kernel meets memory that is not its own");
   }
 
   void free(std::size_t index) {
@@ -374,7 +385,7 @@ class Program {
     expect(shown.problem.empty(), shown.problem);
     expect(s.reserved == shown.handles, "reserved is not the sum of the handles");
     expect(ledger_.most_mappings() <= kMostMappings, "a handle is mapped too often");
-    if (s.pending > Bytes(0)) {
+    if (s.pending > Bytes(0) || s.kept > Bytes(0)) {
       return;  // which blocks those are the test does not know
     }
     ++compared_;

@@ -28,6 +28,7 @@ World::World(const Config& config)
   options.limit = config.limit;
   options.policy = config.policy;
   options.max_aliases = config.max_aliases;
+  options.thread_caches = config.thread_caches;
   auto made = DeviceAllocator::create(counting_, kDevice, options);
   NOFRAG_CHECK(made.ok(), "the allocator could not be made");
   allocator_ = std::move(made.value());
@@ -90,16 +91,21 @@ void World::note_allocated(VirtAddr address,
                            std::uint64_t size,
                            std::uint64_t stream,
                            ModelPool* graph) {
-  const Bytes rounded = round_up(Bytes(size), Bytes(512));
+  const Bytes least = round_up(Bytes(size), Bytes(512));
+  const Result<BlockInfo> found = allocator_->find(address + Bytes(least.count() / 2));
+  // A block that a thread kept may be an eighth larger.
+  const Bytes rounded = found.ok() ? found.value().size : least;
+  expect(
+      rounded >= least && rounded <= least + Bytes(config_.thread_caches ? least.count() / 8 : 0),
+      "a block has another size than was asked for");
   const std::uint64_t begin = address.value();
   const std::uint64_t end = begin + rounded.count();
   expect(begin % 512 == 0, "a block is not aligned to 512 bytes");
   const auto after = extents_.lower_bound(begin);
   expect(after == extents_.end() || after->first >= end, "two live blocks overlap");
   expect(after == extents_.begin() || std::prev(after)->second <= begin, "two live blocks overlap");
-  const Result<BlockInfo> found = allocator_->find(address + Bytes(rounded.count() / 2));
-  expect(found.ok() && found.value().address == address && found.value().size == rounded &&
-             found.value().requested == Bytes(size) && found.value().stream == stream_id(stream),
+  expect(found.ok() && found.value().address == address && found.value().requested == Bytes(size) &&
+             found.value().stream == stream_id(stream),
          "find() does not describe the block just made");
   extents_.emplace(begin, end);
   Live block{address, rounded, stream, next_tag_++, false, graph != nullptr};
@@ -393,6 +399,7 @@ void World::check_stats() {
   if (config_.virtual_memory) {
     expect(s.reserved == driver_.physical_in_use(kDevice), "reserved is not what the driver lent");
     expect(s.mapped_in_use + s.free_handles == s.reserved, "handles are neither used nor free");
+    expect(s.kept.is_zero() || config_.thread_caches, "threads keep blocks though they should not");
   }
   expect(s.peak_reserved >= s.reserved && s.peak_live >= s.live, "a peak below its value");
   if (driver_.violation_count() != 0) {

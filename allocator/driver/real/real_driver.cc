@@ -392,6 +392,16 @@ Result<std::uint64_t> RealDriver::stream_identity(DeviceOrdinal device, StreamId
                                 : Result<std::uint64_t>(error_of(result));
 }
 
+bool RealDriver::stream_is(DeviceOrdinal /*device*/, StreamId stream, std::uint64_t identity) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  unsigned long long known = 0;
+  const auto handle = as_handle<CUstream>(stream.value());
+  return api_->stream_get_id != nullptr &&
+         api_->stream_is_capturing(handle, &status) == CUDA_SUCCESS &&
+         status == CU_STREAM_CAPTURE_STATUS_NONE &&
+         api_->stream_get_id(handle, &known) == CUDA_SUCCESS && known == identity;
+}
+
 Result<StreamId> RealDriver::stream_create(DeviceOrdinal device) {
   if (!valid(device)) {
     return invalid_device();

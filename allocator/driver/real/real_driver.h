@@ -70,6 +70,7 @@ class RealDriver final : public Driver {
   Status stream_wait(DeviceOrdinal device, StreamId stream, EventId event) override;
   Result<bool> stream_is_capturing(DeviceOrdinal device, StreamId stream) override;
   Result<std::uint64_t> stream_identity(DeviceOrdinal device, StreamId stream) override;
+  bool stream_is(DeviceOrdinal device, StreamId stream, std::uint64_t identity) override;
   Result<StreamId> stream_create(DeviceOrdinal device) override;
   Status stream_destroy(DeviceOrdinal device, StreamId stream) override;
   Status stream_synchronize(DeviceOrdinal device, StreamId stream) override;

@@ -44,8 +44,8 @@ class ApiTest : public testing::Test {
     EXPECT_LE(stats.mapped_in_use_bytes, stats.reserved_bytes);
     EXPECT_EQ(stats.allocated_bytes, stats.live_bytes + stats.pending_bytes);
     EXPECT_EQ(stats.reserved_bytes,
-              stats.allocated_bytes + stats.stranded_bytes + stats.free_ends_bytes +
-                  stats.free_handles_bytes);
+              stats.allocated_bytes + stats.kept_bytes + stats.stranded_bytes +
+                  stats.free_ends_bytes + stats.free_handles_bytes);
     EXPECT_EQ(nofrag_check(0), NOFRAG_OK);
     EXPECT_EQ(nofrag_set_limit(0, UINT64_MAX), NOFRAG_OK);
     EXPECT_EQ(nofrag_trim(0, 0, nullptr), NOFRAG_OK);

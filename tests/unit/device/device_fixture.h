@@ -54,7 +54,9 @@ class DeviceFixture : public testing::Test {
     sim_ = std::make_unique<SimulatedDriver>(spec);
     sim_->set_completion(Completion::kByHand);
     recorder_ = std::make_unique<RecordingDriver>(*sim_);
-    allocator_ = std::move(DeviceAllocator::create(*recorder_, kDevice, options).value());
+    Options used = options;
+    used.thread_caches = options.thread_caches && caches_;
+    allocator_ = std::move(DeviceAllocator::create(*recorder_, kDevice, used).value());
   }
 
   // A block whose bytes hold its canary; null if refused.
@@ -121,6 +123,8 @@ class DeviceFixture : public testing::Test {
   std::unique_ptr<DeviceAllocator> allocator_;
   std::map<std::uint64_t, std::pair<Bytes, std::uint64_t>> tags_;
   std::uint64_t tag_ = 0;
+  // Most tests look at the heap, call by call: there no thread keeps anything.
+  bool caches_ = false;
 };
 
 }  // namespace nofrag

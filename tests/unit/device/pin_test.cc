@@ -319,6 +319,7 @@ TEST_F(PinTest, AViewStaysWhereItsBlockWasPinned) {
     start(24 * kMiB);
     allocator_.reset();
     Options options;
+    options.thread_caches = false;
     options.handle_size = 4 * kMiB;
     options.max_aliases = aliases;
     allocator_ = std::move(DeviceAllocator::create(*recorder_, kDevice, options).value());

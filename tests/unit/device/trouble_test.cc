@@ -282,6 +282,7 @@ class Robbery {
   explicit Robbery(Bytes handle) : sim_(spec()), driver_(sim_) {
     sim_.set_completion(Completion::kByHand);
     Options options;
+    options.thread_caches = false;
     options.handle_size = handle;
     allocator_ = std::move(DeviceAllocator::create(driver_, kDevice, options).value());
     for (int i = 0; i < 4; ++i) {

@@ -1,0 +1,283 @@
+// Thread caches: allocations and frees that never take the device's lock, and how what threads keep comes
+// back to the heap when it is needed.
+
+#include <algorithm>
+
+#include "base/thread_id.h"
+#include "device/device_impl.h"
+
+namespace nofrag {
+namespace {
+
+// What one thread keeps for one stream, and what a depot holds, as parts of the device's memory or the limit.
+constexpr std::uint64_t kKeptShare = 2048;
+constexpr Bytes kKeptMost = 32 * kMiB;
+constexpr std::uint64_t kLargeShare = 64;
+// Where memory may run short only small blocks are kept, and only blocks of the very size are given out.
+constexpr Bytes kLargestWhenTight = 32 * kKiB;
+// Streams that one thread keeps blocks for: programs that make a stream for each request have no end of them.
+constexpr std::size_t kMostStreams = 32;
+// How often caches that rest are looked for: in calls under the lock, and in time.
+constexpr std::uint32_t kCallsALook = 256;
+constexpr std::chrono::seconds kRest{1};
+constexpr Bytes kLargestCached = kGiB;
+constexpr StreamId kLegacy{1};
+// No caller's stream: per-thread default streams of other threads share one name.
+constexpr StreamId kNobodys{UINT64_MAX};
+
+// Two names for one stream.
+StreamId one_name(StreamId stream) {
+  return stream == kLegacy ? StreamId(0) : stream;
+}
+
+}  // namespace
+
+// Whether caches may be used, and how much they may hold. Called whenever something of it changed.
+void DeviceAllocator::Impl::set_caching() {
+  caching.exact.store(tight, std::memory_order_relaxed);
+  const Bytes share(capacity().count() / kKeptShare);
+  caching.most = std::min(share, kKeptMost);
+  caching.most_large = Bytes(capacity().count() / kLargeShare);
+  const bool off = !caching.wanted || filling_pool() || sink != nullptr;
+  caching.off.store(off, std::memory_order_relaxed);
+}
+
+// A kept block for the request, at once, or null.
+VirtAddr DeviceAllocator::Impl::take_kept(Bytes requested, StreamId stream) {
+  if (caching.off.load(std::memory_order_relaxed) || requested > kLargestCached) {
+    return {};
+  }
+  ThreadCache* cache = ThreadCache::mine(caching.allocator);
+  if (cache == nullptr || !cache->door.enter()) {
+    return {};
+  }
+  Block* block = nullptr;
+  KeptBlocks* kept = cache->of(one_name(stream));
+  // A destroyed stream's handle may mean another stream now, and a captured one may not be asked.
+  if (kept != nullptr &&
+      (kept->clock->identity == 0 || driver.stream_is(device, stream, kept->clock->identity))) {
+    block = kept->take(round_up(requested, kBlockUnit),
+                       caching.exact.load(std::memory_order_relaxed),
+                       caching.epoch.load(std::memory_order_relaxed));
+  }
+  VirtAddr address;
+  if (block != nullptr) {
+    cache->note_taken(*block, requested);
+    address = block->address;
+  }
+  cache->door.leave();
+  return address;
+}
+
+// True if the free is dealt with: the block is kept, or (*status) it is nobody's.
+bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
+  if (caching.off.load(std::memory_order_relaxed)) {
+    return false;
+  }
+  ThreadCache* cache = ThreadCache::mine(caching.allocator);
+  Block* block = nullptr;
+  if (cache == nullptr || !blocks.find_shared(address, &block) || block == nullptr ||
+      !cache->door.enter()) {
+    return false;
+  }
+  bool done = false;
+  if (block->kept.load(std::memory_order_relaxed)) {
+    *status = Errc::kUnknownPointer;
+    done = true;
+  } else if (block->uses == nullptr && block->pool == default_pool) {
+    if (KeptBlocks* kept = cache->of(block->clock)) {
+      const bool exact = caching.exact.load(std::memory_order_relaxed);
+      if (block->size <= (exact ? kLargestWhenTight : KeptBlocks::kLargestBinned)) {
+        done = kept->put(block, caching.most);
+      } else {
+        done = !exact && block->epoch == caching.epoch.load(std::memory_order_relaxed) &&
+               kept->put_large(block, caching.most_large);
+      }
+      if (done) {
+        cache->note_kept(*block);
+      }
+    }
+  }
+  cache->door.leave();
+  return done;
+}
+
+Depot& DeviceAllocator::Impl::depot_of(const StreamClock& clock) {
+  if (caching.depots.size() <= clock.index) {
+    caching.depots.resize(clock.index + 1);
+  }
+  auto& depot = caching.depots[clock.index];
+  if (depot == nullptr) {
+    depot = std::make_unique<Depot>();
+  }
+  return *depot;
+}
+
+// From now on this thread keeps what is freed of the stream. `stream`: what the caller calls it, if it is its
+// own name.
+void DeviceAllocator::Impl::open_cache(StreamClock& clock) {
+  look_after_caches();
+  const bool vouched =
+      clock.identity != 0 || clock.stream.value() == 0 || clock.stream.is_per_thread();
+  if (caching.off.load(std::memory_order_relaxed) || !vouched || clock.captured || clock.foreign ||
+      clock.gone || clock.retired) {
+    return;
+  }
+  ThreadCache* cache = ThreadCache::mine(caching.allocator);
+  if (cache == nullptr) {
+    const std::shared_ptr<ThreadCache> made = ThreadCache::make_mine(caching.allocator);
+    if (made == nullptr) {
+      return;
+    }
+    caching.caches.push_back(made);
+    cache = made.get();
+  }
+  if (cache->of(&clock) != nullptr) {
+    return;
+  }
+  const bool nobodys = clock.owner_thread != 0 && clock.owner_thread != this_thread_id();
+  const StreamId name = nobodys ? kNobodys : clock.stream;
+  // Its handle meant another stream before; or too many streams were seen.
+  const KeptBlocks* stale = cache->of(name);
+  if (cache->stream_count() >= kMostStreams || (stale != nullptr && !nobodys)) {
+    Block* chain = cache->take_all();
+    cache->forget_all();
+    release_kept(chain);
+  }
+  cache->add(name, clock, depot_of(clock));
+}
+
+// What threads keep goes back to the heap. True if there was anything.
+bool DeviceAllocator::Impl::empty_caches(const StreamClock* forget) {
+  if (forget == nullptr && caching.kept().is_zero()) {
+    return false;
+  }
+  return empty_caches([](const ThreadCache&) { return true; }, true, forget);
+}
+
+bool DeviceAllocator::Impl::empty_caches(const std::function<bool(const ThreadCache&)>& which,
+                                         bool depots,
+                                         const StreamClock* forget) {
+  note_peak();
+  std::vector<ThreadCache*> closed;
+  for (const auto& cache : caching.caches) {
+    if (which(*cache)) {
+      cache->door.close();
+      closed.push_back(cache.get());
+    }
+  }
+  fence_everywhere();
+  Block* chain = nullptr;
+  for (ThreadCache* cache : closed) {
+    cache->door.await();
+    chain = chain_blocks(cache->take_all(), chain);
+    if (forget != nullptr) {
+      cache->forget(forget);
+    }
+  }
+  for (const auto& depot : caching.depots) {
+    if (depots && depot != nullptr) {
+      chain = chain_blocks(depot->take_all(), chain);
+    }
+  }
+  for (ThreadCache* cache : closed) {
+    cache->counters.least_kept_bytes.set(cache->counters.kept_bytes.get());
+    cache->door.open();
+  }
+  drop_ended_caches();
+  return release_kept(chain);
+}
+
+// What the calling thread keeps goes back to the heap: no door to close.
+void DeviceAllocator::Impl::empty_own_cache() {
+  if (ThreadCache* cache = ThreadCache::mine(caching.allocator);
+      cache != nullptr && !cache->empty()) {
+    release_kept(cache->take_all());
+  }
+}
+
+// Threads that have ended leave their counters; what they kept must be out already.
+void DeviceAllocator::Impl::drop_ended_caches() {
+  std::erase_if(caching.caches, [this](const std::shared_ptr<ThreadCache>& cache) {
+    if (!cache->thread_ended() || !cache->empty()) {
+      return false;
+    }
+    for (const auto counter : {&ThreadCounters::allocations,
+                               &ThreadCounters::frees,
+                               &ThreadCounters::requested_bytes,
+                               &ThreadCounters::kept_bytes,
+                               &ThreadCounters::kept_blocks}) {
+      (caching.own.*counter).add((cache->counters.*counter).get());
+    }
+    caching.own.least_kept_bytes.set(caching.own.kept_bytes.get());
+    return true;
+  });
+}
+
+// Gives a chain of kept blocks to the heap. True if there was one.
+bool DeviceAllocator::Impl::release_kept(Block* chain) {
+  const bool any = chain != nullptr;
+  while (chain != nullptr) {
+    Block* block = chain;
+    chain = std::exchange(block->next_kept, nullptr);
+    block->kept.store(false, std::memory_order_relaxed);
+    caching.own.kept_bytes.add(-static_cast<std::int64_t>(block->size.count()));
+    caching.own.kept_blocks.add(-1);
+    blocks.erase(block->address);
+    live_bytes -= block->size;
+    --live_blocks;
+    --block->pool->live_blocks;
+    finish_free(block);
+  }
+  caching.own.least_kept_bytes.set(caching.own.kept_bytes.get());
+  return any;
+}
+
+// Between two calls under the lock live memory was highest when least was kept. (With several threads the
+// least of each counts, so that the peak may be too high by what they keep.)
+Bytes DeviceAllocator::Impl::most_live() const {
+  const Bytes least(caching.count(&ThreadCounters::least_kept_bytes));
+  return live_bytes - std::min(live_bytes, least);
+}
+
+void DeviceAllocator::Impl::note_peak() {
+  const Bytes used = most_live();
+  peak_live = std::max(peak_live, used);
+  peak_allocated = std::max(peak_allocated, used + pending_bytes);
+  if (ThreadCache* cache = ThreadCache::mine(caching.allocator)) {
+    cache->counters.least_kept_bytes.set(cache->counters.kept_bytes.get());
+  }
+}
+
+// Now and then: what threads keep that have not come for a while goes back.
+void DeviceAllocator::Impl::look_after_caches() {
+  if (++caching.calls_since_look < kCallsALook) {
+    return;
+  }
+  caching.calls_since_look = 0;
+  const auto now = std::chrono::steady_clock::now();
+  if (now - caching.last_look < kRest) {
+    return;
+  }
+  caching.last_look = now;
+  bool any = false;
+  std::vector<const ThreadCache*> resting;
+  for (const auto& cache : caching.caches) {
+    const std::int64_t uses = cache->counters.allocations.get() + cache->counters.frees.get();
+    if (uses == cache->uses_seen && uses != 0) {
+      resting.push_back(cache.get());
+      any = true;
+    }
+    cache->uses_seen = uses;
+  }
+  if (any) {
+    empty_caches(
+        [&resting](const ThreadCache& cache) {
+          return std::find(resting.begin(), resting.end(), &cache) != resting.end();
+        },
+        false,
+        nullptr);
+  }
+}
+
+}  // namespace nofrag

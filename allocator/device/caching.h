@@ -1,0 +1,52 @@
+// Caching: the thread caches of one device, and what the device knows of them.
+//
+// Owns: a share in each thread's cache; the depots. Layer: device (private header).
+// Units: Bytes; counters are differences.
+// Invariants: kept blocks are in `blocks` of the device and live for their heap; kept() is their sum.
+// Threads: `off`, `exact` and `epoch` are written under the device's mutex and read by all; the rest is under
+// it. Failure: none.
+// Decision: docs/decisions/0006-thread-caches.md
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "heap/thread_cache.h"
+
+namespace nofrag {
+
+struct Caching {
+  const std::uint64_t allocator = ThreadCache::new_allocator();
+  bool wanted = false;  // by the options, and the device has virtual memory
+  Bytes most;           // that one thread keeps for one stream, and its depot
+  Bytes most_large;     // the same of blocks too large for bins
+  std::atomic<bool> off{
+      true};  // now: not wanted, a pool is being filled, or somebody reads all events
+  std::atomic<bool> exact{false};       // memory is tight: blocks of the very size only
+  std::atomic<std::uint64_t> epoch{0};  // frees of large blocks that the heap has seen
+  std::vector<std::shared_ptr<ThreadCache>> caches;
+  std::vector<std::unique_ptr<Depot>> depots;  // by StreamClock::index
+  // The device's own share of the counters: of blocks it took back, and of threads that ended.
+  ThreadCounters own;
+  std::uint32_t calls_since_look = 0;
+  std::chrono::steady_clock::time_point last_look{};
+
+  [[nodiscard]] std::int64_t sum(ThreadCounter ThreadCounters::*counter) const {
+    std::int64_t total = (own.*counter).get();
+    for (const auto& cache : caches) {
+      total += (cache->counters.*counter).get();
+    }
+    return total;
+  }
+  // A sum read while threads go on may be off by what they do meanwhile, but never below zero.
+  [[nodiscard]] std::uint64_t count(ThreadCounter ThreadCounters::*counter) const {
+    const std::int64_t total = sum(counter);
+    return total < 0 ? 0 : static_cast<std::uint64_t>(total);
+  }
+  [[nodiscard]] Bytes kept() const { return Bytes(count(&ThreadCounters::kept_bytes)); }
+};
+
+}  // namespace nofrag

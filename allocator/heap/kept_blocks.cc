@@ -1,0 +1,203 @@
+#include "heap/kept_blocks.h"
+
+#include <utility>
+
+namespace nofrag {
+namespace {
+
+// How many of a magazine are looked at for one that fits.
+constexpr int kLook = 4;
+// How much larger than the request a block may be, as a part of the request.
+constexpr std::uint64_t kExcessShare = 8;
+
+}  // namespace
+
+Block* chain_blocks(Block* more, Block* chain) {
+  if (more == nullptr) {
+    return chain;
+  }
+  Block* last = more;
+  while (last->next_kept != nullptr) {
+    last = last->next_kept;
+  }
+  last->next_kept = chain;
+  return more;
+}
+
+constexpr std::array<std::uint8_t, Depot::kClasses> KeptBlocks::kBatch = KeptBlocks::batches();
+
+bool Depot::put(std::uint32_t size_class, Block* batch, Bytes most) {
+  const std::uint64_t size = batch->batch_bytes;
+  if (bytes_.fetch_add(size, std::memory_order_relaxed) + size > most.count()) {
+    bytes_.fetch_sub(size, std::memory_order_relaxed);
+    return false;
+  }
+  std::atomic<Block*>& head = heads_[size_class];
+  Block* before = head.load(std::memory_order_relaxed);
+  do {
+    batch->next_batch = before;
+  } while (!head.compare_exchange_weak(
+      before, batch, std::memory_order_release, std::memory_order_relaxed));
+  return true;
+}
+
+// Takes all and puts back the rest: a pop of one could meet a head that went and came back meanwhile.
+Block* Depot::take(std::uint32_t size_class) {
+  std::atomic<Block*>& head = heads_[size_class];
+  if (head.load(std::memory_order_relaxed) == nullptr) {
+    return nullptr;
+  }
+  Block* batch = head.exchange(nullptr, std::memory_order_acquire);
+  if (batch == nullptr) {
+    return nullptr;
+  }
+  if (Block* rest = std::exchange(batch->next_batch, nullptr); rest != nullptr) {
+    Block* last = rest;
+    while (last->next_batch != nullptr) {
+      last = last->next_batch;
+    }
+    Block* before = head.load(std::memory_order_relaxed);
+    do {
+      last->next_batch = before;
+    } while (!head.compare_exchange_weak(
+        before, rest, std::memory_order_release, std::memory_order_relaxed));
+  }
+  bytes_.fetch_sub(batch->batch_bytes, std::memory_order_relaxed);
+  return batch;
+}
+
+Block* Depot::take_all() {
+  Block* all = nullptr;
+  for (std::atomic<Block*>& head : heads_) {
+    Block* batch = head.exchange(nullptr, std::memory_order_acquire);
+    while (batch != nullptr) {
+      Block* next = std::exchange(batch->next_batch, nullptr);
+      bytes_.fetch_sub(batch->batch_bytes, std::memory_order_relaxed);
+      all = chain_blocks(batch, all);
+      batch = next;
+    }
+  }
+  return all;
+}
+
+Block* KeptBlocks::take_from(Magazine& magazine, Bytes least, Bytes most) {
+  Block** link = &magazine.top;
+  for (int looked = 0; *link != nullptr && looked < kLook; ++looked) {
+    Block* block = *link;
+    if (block->size >= least && block->size <= most) {
+      *link = block->next_kept;
+      --magazine.count;
+      magazine.bytes -= block->size;
+      return block;
+    }
+    link = &block->next_kept;
+  }
+  return nullptr;
+}
+
+Block* KeptBlocks::take_binned(std::uint32_t size_class, Bytes least, Bytes most) {
+  Bin& bin = bins_[size_class];
+  if (Block* block = take_from(bin.loaded, least, most)) {
+    return block;
+  }
+  if (Block* block = take_from(bin.full, least, most)) {
+    return block;
+  }
+  if (bin.full.count != 0) {
+    return nullptr;
+  }
+  Block* batch = depot.take(size_class);
+  if (batch == nullptr) {
+    return nullptr;
+  }
+  note_used(size_class);
+  bin.full = {batch, batch->batch_count, Bytes(batch->batch_bytes)};
+  binned_bytes_ += bin.full.bytes;
+  return take_from(bin.full, least, most);
+}
+
+Block* KeptBlocks::take(Bytes size, bool exact, std::uint64_t epoch) {
+  if (size > kLargestBinned) {
+    for (std::uint32_t i = 0; i < large_count_; ++i) {
+      Block* block = large_[i];
+      if (block->size == size && block->epoch == epoch) {
+        large_[i] = large_[--large_count_];
+        large_bytes_ -= size;
+        return block;
+      }
+    }
+    return nullptr;
+  }
+  const Bytes most = exact ? size : size + Bytes(size.count() / kExcessShare);
+  const std::uint32_t size_class = class_of(size);
+  Block* block = take_binned(size_class, size, most);
+  if (block == nullptr && !exact && size_class + 1 < Depot::kClasses) {
+    block = take_binned(size_class + 1, size, most);
+  }
+  if (block != nullptr) {
+    binned_bytes_ -= block->size;
+  }
+  return block;
+}
+
+bool KeptBlocks::put(Block* block, Bytes most) {
+  const Bytes size = block->size;
+  const std::uint32_t size_class = class_of(size);
+  Bin& bin = bins_[size_class];
+  const bool over = binned_bytes_ + size > most;
+  if (bin.loaded.count >= batch(size_class) || over) [[unlikely]] {
+    Magazine& leaving = bin.full.count != 0 ? bin.full : bin.loaded;
+    if (leaving.count != 0 && (over || bin.full.count != 0)) {
+      leaving.top->batch_count = leaving.count;
+      leaving.top->batch_bytes = leaving.bytes.count();
+      if (!depot.put(size_class, leaving.top, most)) {
+        return false;
+      }
+      binned_bytes_ -= leaving.bytes;
+      leaving = {};
+    }
+    if (bin.loaded.count >= batch(size_class)) {
+      bin.full = std::exchange(bin.loaded, {});
+    }
+    if (binned_bytes_ + size > most) {
+      return false;
+    }
+  }
+  note_used(size_class);
+  block->next_kept = bin.loaded.top;
+  bin.loaded.top = block;
+  ++bin.loaded.count;
+  bin.loaded.bytes += size;
+  binned_bytes_ += size;
+  return true;
+}
+
+bool KeptBlocks::put_large(Block* block, Bytes most) {
+  if (large_count_ == kLargeEntries || large_bytes_ + block->size > most) {
+    return false;
+  }
+  large_[large_count_++] = block;
+  large_bytes_ += block->size;
+  return true;
+}
+
+Block* KeptBlocks::take_all() {
+  Block* all = nullptr;
+  for (std::uint32_t word = 0; word < used_.size(); ++word) {
+    for (; used_[word] != 0; used_[word] &= used_[word] - 1) {
+      Bin& bin = bins_[64 * word + static_cast<std::uint32_t>(std::countr_zero(used_[word]))];
+      all = chain_blocks(std::exchange(bin.loaded, {}).top, all);
+      all = chain_blocks(std::exchange(bin.full, {}).top, all);
+    }
+  }
+  while (large_count_ > 0) {
+    Block* block = large_[--large_count_];
+    block->next_kept = all;
+    all = block;
+  }
+  binned_bytes_ = Bytes(0);
+  large_bytes_ = Bytes(0);
+  return all;
+}
+
+}  // namespace nofrag

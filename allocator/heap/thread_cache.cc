@@ -1,0 +1,121 @@
+#include "heap/thread_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace nofrag {
+namespace {
+
+// The cache a thread used last: all that most calls look at.
+struct LastUsed {
+  std::uint64_t allocator = 0;
+  ThreadCache* cache = nullptr;
+};
+// (Not of the initial-exec model, which saves two nanoseconds: a library that is loaded late could then be
+// refused for want of static thread memory.)
+constinit thread_local LastUsed last_used{};
+constinit thread_local bool thread_ending = false;
+
+struct OwnCaches {
+  std::vector<std::pair<std::uint64_t, std::shared_ptr<ThreadCache>>> all;
+
+  OwnCaches() = default;
+  OwnCaches(const OwnCaches&) = delete;
+  OwnCaches& operator=(const OwnCaches&) = delete;
+  // What is kept stays where it is until the allocator needs it or looks after it: another thread's end is
+  // no moment to take locks.
+  ~OwnCaches() {
+    thread_ending = true;
+    last_used = {};
+    for (const auto& [allocator, cache] : all) {
+      cache->note_thread_ended();
+    }
+  }
+};
+thread_local OwnCaches own_caches;
+
+}  // namespace
+
+std::uint64_t ThreadCache::new_allocator() {
+  // Not state that anybody can read back or set: a source of fresh numbers.
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+ThreadCache* ThreadCache::mine(std::uint64_t allocator) {
+  if (last_used.allocator == allocator) [[likely]] {
+    return last_used.cache;
+  }
+  if (thread_ending) {
+    return nullptr;
+  }
+  for (const auto& [owner, cache] : own_caches.all) {
+    if (owner == allocator) {
+      last_used = {allocator, cache.get()};
+      return cache.get();
+    }
+  }
+  return nullptr;
+}
+
+std::shared_ptr<ThreadCache> ThreadCache::make_mine(std::uint64_t allocator) {
+  if (thread_ending) {
+    return nullptr;
+  }
+  std::erase_if(own_caches.all, [](const auto& own) { return own.second->allocator_gone(); });
+  auto made = std::make_shared<ThreadCache>();
+  own_caches.all.emplace_back(allocator, made);
+  last_used = {allocator, made.get()};
+  return made;
+}
+
+KeptBlocks* ThreadCache::find_stream(StreamId stream) {
+  for (const auto& kept : streams_) {
+    if (kept->stream == stream) {
+      last_ = kept.get();
+      return last_;
+    }
+  }
+  return nullptr;
+}
+
+KeptBlocks* ThreadCache::find_clock(const StreamClock* clock) {
+  for (const auto& kept : streams_) {
+    if (kept->clock == clock) {
+      last_ = kept.get();
+      return last_;
+    }
+  }
+  return nullptr;
+}
+
+KeptBlocks& ThreadCache::add(StreamId stream, StreamClock& clock, Depot& depot) {
+  streams_.push_back(std::make_unique<KeptBlocks>(stream, clock, depot));
+  last_ = streams_.back().get();
+  return *last_;
+}
+
+Block* ThreadCache::take_all() {
+  Block* all = nullptr;
+  for (const auto& kept : streams_) {
+    all = chain_blocks(kept->take_all(), all);
+  }
+  return all;
+}
+
+bool ThreadCache::empty() const {
+  return std::all_of(
+      streams_.begin(), streams_.end(), [](const auto& kept) { return kept->bytes().is_zero(); });
+}
+
+void ThreadCache::forget_all() {
+  streams_.clear();
+  last_ = nullptr;
+}
+
+void ThreadCache::forget(const StreamClock* clock) {
+  std::erase_if(streams_, [&](const auto& kept) { return kept->clock == clock; });
+  last_ = nullptr;
+}
+
+}  // namespace nofrag

@@ -1,0 +1,128 @@
+// ThreadCache: what one thread keeps of one device's freed blocks, by stream, and its own share of the
+// device's counters.
+//
+// The thread passes its handshake (base/handshake.h) for every use; whoever holds the device's lock can close
+// it and empty the cache, so that kept memory is free memory for everybody who is short of it.
+// Owns: its KeptBlocks. Shared by the thread, which drops it when it ends, and the device's allocator.
+// Layer: heap.
+// Units: Bytes; the counters are differences, and single ones may be negative.
+// Invariants: `kept_bytes` of all caches and of the device add up to the sizes of the blocks that are kept.
+// Threads: as said at each member. Counters: written by the thread alone, read by all.
+// Failure: none.
+// Decision: docs/decisions/0006-thread-caches.md
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/handshake.h"
+#include "heap/kept_blocks.h"
+
+namespace nofrag {
+
+// One writer: no read-modify-write.
+class ThreadCounter {
+ public:
+  void add(std::int64_t difference) {
+    value_.store(value_.load(std::memory_order_relaxed) + difference, std::memory_order_relaxed);
+  }
+  void set(std::int64_t value) { value_.store(value, std::memory_order_relaxed); }
+  [[nodiscard]] std::int64_t get() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::int64_t> value_{0};
+};
+
+struct ThreadCounters {
+  ThreadCounter allocations;      // served from the cache
+  ThreadCounter frees;            // that the cache took
+  ThreadCounter requested_bytes;  // of the two
+  ThreadCounter kept_bytes;
+  ThreadCounter kept_blocks;
+  ThreadCounter
+      least_kept_bytes;  // since the device last looked (DeviceAllocator::Impl::note_peak)
+};
+
+class ThreadCache {
+ public:
+  ThreadCache() = default;
+  ThreadCache(const ThreadCache&) = delete;
+  ThreadCache& operator=(const ThreadCache&) = delete;
+
+  // The calling thread's cache of the allocator with this number, or nullptr. Cheap.
+  static ThreadCache* mine(std::uint64_t allocator);
+  // Makes it; nullptr while the thread is ending.
+  static std::shared_ptr<ThreadCache> make_mine(std::uint64_t allocator);
+  // A number that no other allocator of the process ever has.
+  static std::uint64_t new_allocator();
+
+  Handshake door;
+  ThreadCounters counters;
+
+  // Inside the door: what is kept for a stream, by either of its names.
+  [[nodiscard]] KeptBlocks* of(StreamId stream) {
+    if (last_ != nullptr && last_->stream == stream) [[likely]] {
+      return last_;
+    }
+    return find_stream(stream);
+  }
+  [[nodiscard]] KeptBlocks* of(const StreamClock* clock) {
+    if (last_ != nullptr && last_->clock == clock) [[likely]] {
+      return last_;
+    }
+    return find_clock(clock);
+  }
+  // Inside: the block's place and the thread's counters.
+  void note_taken(Block& block, Bytes requested) {
+    block.kept.store(false, std::memory_order_relaxed);
+    block.requested = requested;
+    counters.allocations.add(1);
+    counters.requested_bytes.add(static_cast<std::int64_t>(requested.count()));
+    counters.kept_blocks.add(-1);
+    counters.kept_bytes.add(-static_cast<std::int64_t>(block.size.count()));
+    if (counters.kept_bytes.get() < counters.least_kept_bytes.get()) {
+      counters.least_kept_bytes.set(counters.kept_bytes.get());
+    }
+  }
+  void note_kept(Block& block) {
+    block.kept.store(true, std::memory_order_relaxed);
+    counters.frees.add(1);
+    counters.requested_bytes.add(-static_cast<std::int64_t>(block.requested.count()));
+    block.requested = Bytes(0);
+    counters.kept_blocks.add(1);
+    counters.kept_bytes.add(static_cast<std::int64_t>(block.size.count()));
+  }
+
+  // Under the device's lock, by the thread itself or with the door closed:
+  KeptBlocks& add(StreamId stream, StreamClock& clock, Depot& depot);
+  // Everything kept, or what is kept for one stream, as one chain by next_kept. The counters stay.
+  Block* take_all();
+  // Forgets the stream, or all, of which nothing may be kept any more.
+  void forget(const StreamClock* clock);
+  void forget_all();
+  [[nodiscard]] std::size_t stream_count() const { return streams_.size(); }
+  [[nodiscard]] bool empty() const;
+
+  // The thread has ended: nobody passes the door any more.
+  [[nodiscard]] bool thread_ended() const { return ended_.load(std::memory_order_acquire); }
+  void note_thread_ended() { ended_.store(true, std::memory_order_release); }
+  // The allocator is gone: the thread may forget the cache.
+  [[nodiscard]] bool allocator_gone() const { return orphan_.load(std::memory_order_acquire); }
+  void note_allocator_gone() { orphan_.store(true, std::memory_order_release); }
+
+  std::int64_t uses_seen = 0;  // the device's: for telling caches that rest
+
+ private:
+  KeptBlocks* find_stream(StreamId stream);
+  KeptBlocks* find_clock(const StreamClock* clock);
+
+  KeptBlocks* last_ = nullptr;
+  std::vector<std::unique_ptr<KeptBlocks>> streams_;
+  std::atomic<bool> ended_{false};
+  std::atomic<bool> orphan_{false};
+};
+
+}  // namespace nofrag

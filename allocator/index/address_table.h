@@ -1,0 +1,84 @@
+// AddressTable<T>: one table of an AddressMap: slots of (address, T*) with linear probing, behind a head that
+// says how many there are, so that one pointer finds both.
+//
+// Owns: nothing; it lies at the start of the zeroed pages that hold it and its slots.
+// Layer: index (base only).
+// Units: keys are multiples of 512 B; 0 marks an empty slot. The capacity is a power of two.
+// Invariants: no tombstones; every key is reachable from its home slot without crossing an empty one.
+// Threads: one writer at a time; find by anybody, who learns from the map's version whether to believe it.
+// Every access is atomic, with acquire and release: a reader that sees anything of a change sees the version
+// it began with.
+// Failure: none. Cost: O(1) expected at a load factor of at most 1/2.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/units.h"
+
+namespace nofrag {
+
+template <typename T>
+struct alignas(64) AddressTable {
+  struct Slot {
+    std::atomic<std::uint64_t> key;
+    std::atomic<T*> value;
+
+    void set(std::uint64_t new_key, T* new_value) {
+      value.store(new_value, std::memory_order_release);
+      key.store(new_key, std::memory_order_release);
+    }
+  };
+  std::size_t capacity = 0;
+  AddressTable* next_emptied = nullptr;
+
+  [[nodiscard]] Slot* slots() const {
+    return reinterpret_cast<Slot*>(const_cast<AddressTable*>(this) + 1);
+  }
+  [[nodiscard]] std::size_t mask() const { return capacity - 1; }
+  [[nodiscard]] std::size_t home(std::uint64_t key) const {
+    // Fibonacci hashing of the 512 B unit number: the low 9 bits are always zero.
+    return static_cast<std::size_t>(((key >> 9) * 0x9E3779B97F4A7C15ULL) >> 20) & mask();
+  }
+  // A reader whom changes overtake walks on until the version sends it back, but never for ever.
+  [[nodiscard]] Slot* find(std::uint64_t key) const {
+    std::size_t i = home(key);
+    for (std::size_t steps = 0; steps < capacity; ++steps, i = (i + 1) & mask()) {
+      const std::uint64_t here = slots()[i].key.load(std::memory_order_acquire);
+      if (here == key) {
+        return &slots()[i];
+      }
+      if (here == 0) {
+        break;
+      }
+    }
+    return nullptr;
+  }
+  [[nodiscard]] std::uint64_t key_at(std::size_t i) const {
+    return slots()[i].key.load(std::memory_order_relaxed);
+  }
+  void place(std::uint64_t key, T* value) {
+    std::size_t i = home(key);
+    while (key_at(i) != 0) {
+      i = (i + 1) & mask();
+    }
+    slots()[i].set(key, value);
+  }
+  void clear(Slot* slot) {
+    auto hole = static_cast<std::size_t>(slot - slots());
+    for (std::size_t i = (hole + 1) & mask(); key_at(i) != 0; i = (i + 1) & mask()) {
+      // Move an entry back into the hole unless its home lies after the hole.
+      const std::size_t distance_from_home = (i - home(key_at(i))) & mask();
+      const std::size_t distance_from_hole = (i - hole) & mask();
+      if (distance_from_home >= distance_from_hole) {
+        slots()[hole].set(key_at(i), slots()[i].value.load(std::memory_order_relaxed));
+        hole = i;
+      }
+    }
+    slots()[hole].set(0, nullptr);
+  }
+  [[nodiscard]] std::size_t bytes() const { return sizeof(AddressTable) + capacity * sizeof(Slot); }
+};
+
+}  // namespace nofrag
