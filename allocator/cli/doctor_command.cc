@@ -5,8 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/device_target.h"
-#include "cli/replay/replay_report.h"
-#include "config/parser.h"
+#include "config/human_bytes.h"
 #include "device/tuning.h"
 #include "driver/real/real_driver.h"
 #include "driver/simulated/device_spec.h"
@@ -57,9 +56,9 @@ DeviceFinding examine(Driver& driver,
   } else if (found.virtual_memory) {
     finding.would_use = fmt::format(
         "virtual memory in handles of {} to {} (in units of {}); RDMA capable: {}; shareable: {}",
-        readable_bytes(tuning.handle),
-        readable_bytes(tuning.largest),
-        readable_bytes(found.granularity),
+        human_bytes(tuning.handle),
+        human_bytes(tuning.largest),
+        human_bytes(found.granularity),
         !options.rdma          ? "no, rdma:false"
         : !found.rdma_with_vmm ? "no, the device does not offer it"
                                : "asked for, dropped if the driver refuses",
@@ -156,12 +155,11 @@ std::string device_text(const DeviceFinding& device) {
   const DeviceInfo& info = device.info;
   std::string text = fmt::format("{}  {}\n", device.label, info.name);
   const std::string free =
-      device.memory ? readable_bytes(device.memory->free) : std::string("unknown");
-  text +=
-      fmt::format("  memory            {} free of {}\n", free, readable_bytes(info.total_memory));
+      device.memory ? human_bytes(device.memory->free) : std::string("unknown");
+  text += fmt::format("  memory            {} free of {}\n", free, human_bytes(info.total_memory));
   text += fmt::format("  virtual memory    {}", yes_no(info.virtual_memory));
   if (info.virtual_memory) {
-    text += fmt::format(", in units of {}", readable_bytes(info.granularity));
+    text += fmt::format(", in units of {}", human_bytes(info.granularity));
   }
   text += fmt::format("\n  RDMA capable      {}\n", yes_no(info.rdma_with_vmm));
   text += fmt::format("  shareable         file descriptor {}, fabric {}\n",
