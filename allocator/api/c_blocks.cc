@@ -1,4 +1,6 @@
 // The C interface: blocks and pools.
+#include <string>
+
 #include "api/edge.h"
 #include "runtime/log.h"
 #include "runtime/process.h"
@@ -10,13 +12,31 @@ using nofrag::VirtAddr;
 
 namespace {
 
-void* allocation_failed(DeviceAllocator* device, std::size_t size, nofrag::Error error) {
+// "pool {1, 2} on device 0"
+std::string pool_on(nofrag_pool pool, int ordinal) {
+  return "pool {" + std::to_string(pool.first) + ", " + std::to_string(pool.second) +
+         "} on device " + std::to_string(ordinal);
+}
+
+// `pool` is null where the caller named none.
+void* allocation_failed(DeviceAllocator* device,
+                        std::size_t size,
+                        nofrag::Error error,
+                        const nofrag_pool* pool) {
   const int ordinal = device->device().value();
-  if (error.code != Errc::kOutOfMemory && error.code != Errc::kLimit) {
+  if (pool != nullptr && error.code == Errc::kInvalidArgument && error.driver_code == 0) {
     nofrag::set_last_error(error,
-                           "allocation of %zu bytes on device %d failed: %s (driver code %d)",
+                           "there is no %s: it was never begun, or it was released",
+                           pool_on(*pool, ordinal).c_str());
+    return nullptr;
+  }
+  if (error.code != Errc::kOutOfMemory && error.code != Errc::kLimit) {
+    const std::string where =
+        pool != nullptr ? "in " + pool_on(*pool, ordinal) : "on device " + std::to_string(ordinal);
+    nofrag::set_last_error(error,
+                           "allocation of %zu bytes %s failed: %s (driver code %d)",
                            size,
-                           ordinal,
+                           where.c_str(),
                            to_string(error.code),
                            error.driver_code);
     return nullptr;
@@ -31,7 +51,7 @@ void* allocation_failed(DeviceAllocator* device, std::size_t size, nofrag::Error
 }
 
 template <typename Allocate>
-void* allocate(std::size_t size, int ordinal, Allocate call) {
+void* allocate(std::size_t size, int ordinal, Allocate call, const nofrag_pool* pool = nullptr) {
   if (size == 0) {
     nofrag::clear_last_error();
     return nullptr;
@@ -41,7 +61,8 @@ void* allocate(std::size_t size, int ordinal, Allocate call) {
     return nullptr;
   }
   const nofrag::Result<VirtAddr> block = call(device.value());
-  return block ? block.value().pointer() : allocation_failed(device.value(), size, block.error());
+  return block ? block.value().pointer()
+               : allocation_failed(device.value(), size, block.error(), pool);
 }
 
 nofrag_status unknown_pointer(const void* address) {
@@ -81,10 +102,13 @@ nofrag::PoolKey to_key(nofrag_pool pool) {
   return {pool.first, pool.second};
 }
 
+// `wrong` says what an invalid argument of this call means.
 template <typename Call>
-nofrag_status on_pool(int ordinal, nofrag_pool pool, const char* what, Call call) {
+nofrag_status on_pool(
+    int ordinal, nofrag_pool pool, const char* what, const char* wrong, Call call) {
   if (pool.first == 0 && pool.second == 0) {
-    return nofrag::invalid_argument("pool {0, 0} is the default pool");
+    return nofrag::invalid_argument(
+        "pool {0, 0} is the default pool, which is neither begun nor released");
   }
   const nofrag::Result<DeviceAllocator*> device = Process::instance().device(ordinal);
   if (!device) {
@@ -92,13 +116,12 @@ nofrag_status on_pool(int ordinal, nofrag_pool pool, const char* what, Call call
   }
   const nofrag::Status status = call(device.value());
   if (!status) {
-    nofrag::set_last_error(status.error(),
-                           "%s of pool {%llu, %llu} on device %d: %s",
-                           what,
-                           static_cast<unsigned long long>(pool.first),
-                           static_cast<unsigned long long>(pool.second),
-                           ordinal,
-                           to_string(status.code()));
+    nofrag::set_last_error(
+        status.error(),
+        "%s of %s: %s",
+        what,
+        pool_on(pool, ordinal).c_str(),
+        status.code() == Errc::kInvalidArgument ? wrong : to_string(status.code()));
   }
   return nofrag::to_status(status.code());
 }
@@ -199,7 +222,8 @@ nofrag_status nofrag_pool_begin(int device,
                                 nofrag_pool pool,
                                 nofrag_stream_filter filter,
                                 void* user) noexcept {
-  return on_pool(device, pool, "begin", [&](DeviceAllocator* allocator) {
+  const char* const wrong = "its first number is one that nofrag keeps for itself";
+  return on_pool(device, pool, "begin", wrong, [&](DeviceAllocator* allocator) {
     return allocator->begin_allocate_to_pool(to_key(pool), [filter, user](nofrag::StreamId stream) {
       return filter == nullptr || filter(nofrag::to_pointer(stream), user) != 0;
     });
@@ -207,20 +231,26 @@ nofrag_status nofrag_pool_begin(int device,
 }
 
 nofrag_status nofrag_pool_end(int device, nofrag_pool pool) noexcept {
-  return on_pool(device, pool, "end", [&](DeviceAllocator* allocator) {
+  const char* const wrong = "no nofrag_pool_begin of it is open";
+  return on_pool(device, pool, "end", wrong, [&](DeviceAllocator* allocator) {
     return allocator->end_allocate_to_pool(to_key(pool));
   });
 }
 
 nofrag_status nofrag_pool_release(int device, nofrag_pool pool) noexcept {
-  return on_pool(device, pool, "release", [&](DeviceAllocator* allocator) {
+  const char* const wrong = "there is no such pool: it was never begun, or it was released";
+  return on_pool(device, pool, "release", wrong, [&](DeviceAllocator* allocator) {
     return allocator->release_pool(to_key(pool));
   });
 }
 
 void* nofrag_pool_malloc(size_t size, int device, void* stream, nofrag_pool pool) noexcept {
-  return allocate(size, device, [&](DeviceAllocator* allocator) {
-    return allocator->allocate_in_pool(
-        nofrag::Bytes(size), nofrag::to_stream(stream), to_key(pool));
-  });
+  return allocate(
+      size,
+      device,
+      [&](DeviceAllocator* allocator) {
+        return allocator->allocate_in_pool(
+            nofrag::Bytes(size), nofrag::to_stream(stream), to_key(pool));
+      },
+      &pool);
 }

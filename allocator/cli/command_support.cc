@@ -1,6 +1,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 
 #include <fmt/format.h>
@@ -12,6 +13,22 @@
 #include "trace/load_trace.h"
 
 namespace nofrag {
+namespace {
+
+TraceFormat parse_trace_format(std::string_view what,
+                               std::string_view text,
+                               std::initializer_list<TraceFormat> accepted) {
+  std::vector<std::string_view> known;
+  for (const TraceFormat format : accepted) {
+    if (text == to_string(format)) {
+      return format;
+    }
+    known.push_back(to_string(format));
+  }
+  throw UsageError(fmt::format("{}: {}", what, unknown_name("trace format", text, known)));
+}
+
+}  // namespace
 
 std::string unknown_name(std::string_view what,
                          std::string_view name,
@@ -24,27 +41,40 @@ std::string unknown_name(std::string_view what,
   return text + fmt::format(" (known: {})", fmt::join(known, ", "));
 }
 
-TraceFormat parse_trace_format(std::string_view text, std::string_view what) {
-  for (const TraceFormat format : {TraceFormat::kAuto, TraceFormat::kCsv, TraceFormat::kNofrag}) {
-    if (text == to_string(format)) {
-      return format;
-    }
-  }
-  throw UsageError(
-      fmt::format("{}: {}", what, unknown_name("trace format", text, {"auto", "csv", "nofrag"})));
+TraceFormat parse_input_format(std::string_view text) {
+  return parse_trace_format(
+      "--format", text, {TraceFormat::kAuto, TraceFormat::kCsv, TraceFormat::kNofrag});
 }
 
-Options nofrag_options(const std::string& conf) {
-  Options options;
+TraceFormat parse_output_format(std::string_view text) {
+  return parse_trace_format("--to", text, {TraceFormat::kCsv, TraceFormat::kNofrag});
+}
+
+GivenOptions nofrag_options(const std::string& conf) {
+  GivenOptions given;
   const std::pair<const char*, std::string> sources[] = {
       {"NOFRAG_CONF", environment("NOFRAG_CONF")}, {"--conf", conf}};
   for (const auto& [source, text] : sources) {
     std::vector<std::string> problems;
-    if (!parse_options(text, &options, &problems)) {
+    OptionSet set;
+    if (!parse_options(text, &given.options, &problems, &set)) {
       throw UsageError(fmt::format("{}: {}", source, fmt::join(problems, "; ")));
     }
+    if (set[static_cast<std::size_t>(OptionId::k_driver)]) {
+      given.driver_source = source;
+    }
   }
-  return options;
+  return given;
+}
+
+DeviceTarget choose_device(const std::optional<std::string>& device, const GivenOptions& given) {
+  if (device) {
+    return DeviceTarget::parse(*device);
+  }
+  if (!given.driver_source.empty()) {
+    return DeviceTarget::of_driver(given.options.driver, given.driver_source);
+  }
+  return DeviceTarget::parse(kDefaultDevice);
 }
 
 Trace load_or_throw(const std::string& path, TraceFormat format) {

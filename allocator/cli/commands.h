@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/device_target.h"
 #include "cli/errors.h"
 #include "config/options.h"
 #include "trace/trace.h"
@@ -18,10 +19,12 @@ namespace nofrag {
 
 int run_cli(int argc, const char* const* argv);
 
+inline constexpr std::string_view kDefaultDevice = "sim:h100-80g";
+
 struct ReplayArguments {
   std::vector<std::string> traces;
   std::string allocators = "nofrag,torch-native,torch-expandable";
-  std::string device = "sim:h100-80g";
+  std::optional<std::string> device;
   std::optional<std::string> capacity;
   bool min_capacity = false;
   std::string conf;
@@ -42,16 +45,24 @@ struct ConvertArguments {
 ExitCode run_convert(const ConvertArguments& arguments);
 
 struct DoctorArguments {
-  std::string device;
+  std::optional<std::string> device;
   std::string json;
   std::string conf;
 };
 ExitCode run_doctor(const DoctorArguments& arguments);
 
-// Shared by the commands. `what` stands in the message: "--format", "--to".
-TraceFormat parse_trace_format(std::string_view text, std::string_view what);
+// Shared by the commands: the values of --format and --to.
+TraceFormat parse_input_format(std::string_view text);
+TraceFormat parse_output_format(std::string_view text);
+
+struct GivenOptions {
+  Options options;
+  std::string driver_source;  // where `driver:` was given: "NOFRAG_CONF", "--conf" or nowhere
+};
 // The options of nofrag that the environment (NOFRAG_CONF) and, over it, `conf` (--conf) give.
-Options nofrag_options(const std::string& conf);
+GivenOptions nofrag_options(const std::string& conf);
+// The device that --device names, else the one of `driver:`, else the simulated one.
+DeviceTarget choose_device(const std::optional<std::string>& device, const GivenOptions& given);
 // Loads or throws InputError.
 Trace load_or_throw(const std::string& path, TraceFormat format);
 // Writes to a file, or to standard output for "-".

@@ -107,11 +107,8 @@ bool write_csv(const Trace& trace, OutputFile& output) {
 }  // namespace
 
 ExitCode run_convert(const ConvertArguments& arguments) {
-  const TraceFormat to = parse_trace_format(arguments.to, "--to");
-  if (to == TraceFormat::kAuto) {
-    throw UsageError("--to: expected csv or nofrag");
-  }
-  const TraceFormat from = parse_trace_format(arguments.format, "--format");
+  const TraceFormat to = parse_output_format(arguments.to);
+  const TraceFormat from = parse_input_format(arguments.format);
   const Trace trace = load_or_throw(arguments.input, from);
   OutputFile output(arguments.output, arguments.force);
   const bool written =

@@ -14,12 +14,13 @@ namespace {
 constexpr std::string_view kSimulated = "sim:";
 constexpr std::string_view kCuda = "cuda:";
 
-std::string known_devices() {
-  std::string text = "expected sim:NAME with NAME one of";
+std::string known_devices(bool as_driver) {
+  std::string text = as_driver ? "expected cuda, sim:NAME with NAME one of"
+                               : "expected cuda:N, sim:NAME with NAME one of";
   for (const std::string_view name : builtin_simulated_devices()) {
     text += " " + std::string(name);
   }
-  return text + ", sim:FILE.json, or cuda:N";
+  return text + ", or sim:FILE.json";
 }
 
 std::string did_you_mean(std::string_view text) {
@@ -33,21 +34,21 @@ std::string did_you_mean(std::string_view text) {
   return nearest.empty() ? "" : "; did you mean '" + std::string(nearest) + "'?";
 }
 
-DeviceSession open_cuda(int ordinal, const std::string& text) {
+DeviceSession open_cuda(int ordinal, const std::string& said) {
   std::string why;
   Result<std::unique_ptr<RealDriver>> driver = RealDriver::open({}, &why);
   if (!driver.ok()) {
-    throw UsageError("--device " + text + ": " + why +
+    throw UsageError(said + ": " + why +
                      "; --device sim:h100-80g is a simulated one, and needs none");
   }
   const Result<int> count = driver.value()->device_count();
   if (!count.ok() || ordinal >= count.value()) {
-    throw UsageError("--device " + text + ": this machine has " +
-                     std::to_string(count.ok() ? count.value() : 0) + " CUDA device(s)");
+    throw UsageError(said + ": this machine has " + std::to_string(count.ok() ? count.value() : 0) +
+                     " CUDA device(s)");
   }
   const Result<DeviceInfo> info = driver.value()->device_info(DeviceOrdinal(ordinal));
   if (!info.ok()) {
-    throw RunError("--device " + text + ": the driver gives no information on it");
+    throw RunError(said + ": the driver gives no information on it");
   }
   DeviceSession session;
   session.info = info.value();
@@ -61,17 +62,12 @@ DeviceSession open_cuda(int ordinal, const std::string& text) {
 DeviceTarget DeviceTarget::parse(std::string_view text) {
   DeviceTarget target;
   target.text_ = std::string(text);
-  if (text.substr(0, kSimulated.size()) == kSimulated) {
-    const std::string_view name = text.substr(kSimulated.size());
-    SimulatedDeviceFile file;
-    std::string error;
-    if (!load_simulated_device(name, &file, &error)) {
-      throw UsageError("--device " + target.text_ + ": " + error + did_you_mean(text));
-    }
-    target.simulated_ = std::move(file);
+  target.said_ = "--device " + target.text_;
+  if (text.starts_with(kSimulated)) {
+    target.load_simulated();
     return target;
   }
-  if (text.substr(0, kCuda.size()) == kCuda) {
+  if (text.starts_with(kCuda)) {
     const std::string_view number = text.substr(kCuda.size());
     const auto [stop, code] =
         std::from_chars(number.data(), number.data() + number.size(), target.ordinal_);
@@ -79,12 +75,33 @@ DeviceTarget DeviceTarget::parse(std::string_view text) {
       return target;
     }
   }
-  throw UsageError("--device '" + target.text_ + "': " + known_devices() + did_you_mean(text));
+  throw UsageError("--device '" + target.text_ + "': " + known_devices(false) + did_you_mean(text));
+}
+
+DeviceTarget DeviceTarget::of_driver(std::string_view value, std::string_view source) {
+  DeviceTarget target;
+  target.text_ = value == "cuda" ? "cuda:0" : std::string(value);
+  target.said_ = std::string(source) + ": driver:" + std::string(value);
+  if (value.starts_with(kSimulated)) {
+    target.load_simulated();
+  } else if (value != "cuda") {
+    throw UsageError(target.said_ + ": " + known_devices(true));
+  }
+  return target;
+}
+
+void DeviceTarget::load_simulated() {
+  SimulatedDeviceFile file;
+  std::string error;
+  if (!load_simulated_device(std::string_view(text_).substr(kSimulated.size()), &file, &error)) {
+    throw UsageError(said_ + ": " + error + did_you_mean(text_));
+  }
+  simulated_ = std::move(file);
 }
 
 DeviceSession DeviceTarget::open(const SimulationSettings& settings) const {
   if (!simulated_) {
-    return open_cuda(ordinal_, text_);
+    return open_cuda(ordinal_, said_);
   }
   auto driver = std::make_unique<SimulatedDriver>(simulated_->spec, text_);
   DeviceSession session;

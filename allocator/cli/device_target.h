@@ -1,6 +1,6 @@
-// DeviceTarget: what `--device` names, and the drivers opened on it.
+// DeviceTarget: the device of a command, and the drivers opened on it.
 //
-// Layer: cli. A target is parsed once; every run opens its own session, so that a simulated device
+// Layer: cli. What names it is `--device` or, without that, the option `driver:`. A target is parsed once; every run opens its own session, so that a simulated device
 // starts fresh (clock, memory, ledger) each time. Units: bytes, microseconds. Threads: none.
 // Failure: parse and open throw UsageError (no such device, nearest name given) or RunError.
 // Cost: a simulated device file is read once; a session is a driver object.
@@ -34,6 +34,9 @@ class DeviceTarget {
  public:
   // "sim:NAME", "sim:FILE.json" or "cuda:N".
   static DeviceTarget parse(std::string_view text);
+  // The value of the option `driver:` as given in `source` (NOFRAG_CONF, --conf): "cuda" (the first
+  // device), "sim:NAME" or "sim:FILE.json".
+  static DeviceTarget of_driver(std::string_view value, std::string_view source);
 
   [[nodiscard]] const std::string& text() const { return text_; }
   [[nodiscard]] bool is_simulated() const { return simulated_.has_value(); }
@@ -47,7 +50,10 @@ class DeviceTarget {
   [[nodiscard]] DeviceSession open(const SimulationSettings& settings) const;
 
  private:
+  void load_simulated();
+
   std::string text_;
+  std::string said_;  // how messages begin: "--device sim:x", "NOFRAG_CONF: driver:sim:x"
   std::optional<SimulatedDeviceFile> simulated_;
   int ordinal_ = 0;
 };

@@ -1,12 +1,14 @@
+#include <algorithm>
+#include <cmath>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <nofrag/version.h>
 
 #include "cli/commands.h"
-#include "cli/device_target.h"
-#include "cli/replay/replay_report.h"
-#include "config/parser.h"
+#include "config/human_bytes.h"
+#include "config/option_table.h"
 #include "device/tuning.h"
 #include "driver/real/real_driver.h"
 #include "driver/simulated/device_spec.h"
@@ -20,17 +22,55 @@ struct DeviceFinding {
   std::optional<MemoryInfo> memory;
   bool usable = true;
   std::string would_use;  // what nofrag would do on it, and why
+  std::string warning;    // what is wrong with the options, and what to write instead
 };
 
 struct Findings {
   bool library_found = false;
   std::string problem;  // why there is no CUDA device
   int cuda_version = 0;
+  std::string chosen_by;  // what narrows the devices to one where --device does not
   std::vector<DeviceFinding> devices;
 };
 
 std::string version_text(int cuda_version) {
   return fmt::format("{}.{}", cuda_version / 1000, cuda_version % 1000 / 10);
+}
+
+// What plain driver allocations are made in at least.
+constexpr Bytes kLeastPlain{512};
+
+// In millionths of the device, rounded up.
+double least_fraction(Bytes total, Bytes least) {
+  constexpr double kParts = 1e6;
+  const double exact = static_cast<double>(least.count()) / static_cast<double>(total.count());
+  return std::min(1.0, std::ceil(exact * kParts) / kParts);
+}
+
+// Too low a limit lets nofrag start and then refuses every allocation.
+std::string limit_warning(const Options& options, Bytes total, Bytes least) {
+  std::string warning;
+  if (options.limit < least) {
+    warning = fmt::format(
+        "limit:{} is less than the {} that nofrag takes at least; write limit:{} or more, "
+        "or leave it out",
+        format_bytes(options.limit),
+        human_bytes(least),
+        format_bytes(least));
+  }
+  const auto share = Bytes(
+      static_cast<std::uint64_t>(static_cast<double>(total.count()) * options.memory_fraction));
+  if (options.memory_fraction < 1.0 && share < least) {
+    warning += fmt::format(
+        "{}memory_fraction:{} of this device is {}, less than the {} that nofrag takes at "
+        "least; write memory_fraction:{} or more, or leave it out",
+        warning.empty() ? "" : "; ",
+        format_number(options.memory_fraction),
+        human_bytes(share),
+        human_bytes(least),
+        format_number(least_fraction(total, least)));
+  }
+  return warning;
 }
 
 DeviceFinding examine(Driver& driver,
@@ -57,9 +97,9 @@ DeviceFinding examine(Driver& driver,
   } else if (found.virtual_memory) {
     finding.would_use = fmt::format(
         "virtual memory in handles of {} to {} (in units of {}); RDMA capable: {}; shareable: {}",
-        readable_bytes(tuning.handle),
-        readable_bytes(tuning.largest),
-        readable_bytes(found.granularity),
+        human_bytes(tuning.handle),
+        human_bytes(tuning.largest),
+        human_bytes(found.granularity),
         !options.rdma          ? "no, rdma:false"
         : !found.rdma_with_vmm ? "no, the device does not offer it"
                                : "asked for, dropped if the driver refuses",
@@ -69,8 +109,17 @@ DeviceFinding examine(Driver& driver,
   } else if (options.backend == Backend::kVmm) {
     finding.usable = false;
     finding.would_use = "nothing: backend:vmm demands virtual memory, and the device has none";
+    finding.warning = "write backend:auto or backend:plain to use it";
+    return finding;
   } else {
     finding.would_use = "plain driver allocations, because the device has no virtual memory calls";
+  }
+  const bool virtual_memory = found.virtual_memory && options.backend != Backend::kPlain;
+  finding.warning =
+      limit_warning(options, found.total_memory, virtual_memory ? found.granularity : kLeastPlain);
+  if (!finding.warning.empty()) {
+    finding.usable = false;
+    finding.would_use = "nothing: every allocation would fail";
   }
   return finding;
 }
@@ -95,12 +144,24 @@ Findings examine_cuda(const Options& options) {
   return findings;
 }
 
-Findings examine_one(const std::string& device, const Options& options) {
-  const DeviceTarget target = DeviceTarget::parse(device);
+Findings examine_one(const DeviceTarget& target, const Options& options) {
   const DeviceSession session = target.open({});
   Findings findings;
   findings.library_found = !target.is_simulated();
-  findings.devices.push_back(examine(*session.driver, session.device, device, options));
+  findings.devices.push_back(examine(*session.driver, session.device, target.text(), options));
+  return findings;
+}
+
+Findings examine(const std::optional<std::string>& device, const GivenOptions& given) {
+  // `driver:cuda` means all of its devices here, as it does in a process that uses nofrag.
+  if (!device && given.options.driver == Options{}.driver) {
+    return examine_cuda(given.options);
+  }
+  Findings findings = examine_one(choose_device(device, given), given.options);
+  if (!device) {
+    findings.chosen_by =
+        fmt::format("{} says driver:{}", given.driver_source, given.options.driver);
+  }
   return findings;
 }
 
@@ -122,9 +183,13 @@ nlohmann::ordered_json device_json(const DeviceFinding& device) {
                                 {"compression", info.compression},
                                 {"host_virtual_memory", info.host_numa_vmm},
                                 {"usable", device.usable},
-                                {"nofrag_would_use", device.would_use}};
+                                {"nofrag_would_use", device.would_use},
+                                {"warning", nullptr}};
   if (device.memory) {
     out["free_bytes"] = device.memory->free.count();
+  }
+  if (!device.warning.empty()) {
+    out["warning"] = device.warning;
   }
   return out;
 }
@@ -156,19 +221,21 @@ std::string device_text(const DeviceFinding& device) {
   const DeviceInfo& info = device.info;
   std::string text = fmt::format("{}  {}\n", device.label, info.name);
   const std::string free =
-      device.memory ? readable_bytes(device.memory->free) : std::string("unknown");
-  text +=
-      fmt::format("  memory            {} free of {}\n", free, readable_bytes(info.total_memory));
+      device.memory ? human_bytes(device.memory->free) : std::string("unknown");
+  text += fmt::format("  memory            {} free of {}\n", free, human_bytes(info.total_memory));
   text += fmt::format("  virtual memory    {}", yes_no(info.virtual_memory));
   if (info.virtual_memory) {
-    text += fmt::format(", in units of {}", readable_bytes(info.granularity));
+    text += fmt::format(", in units of {}", human_bytes(info.granularity));
   }
   text += fmt::format("\n  RDMA capable      {}\n", yes_no(info.rdma_with_vmm));
   text += fmt::format("  shareable         file descriptor {}, fabric {}\n",
                       yes_no(info.shareable_fd),
                       yes_no(info.shareable_fabric));
-  text += fmt::format("  nofrag would use  {}\n\n", device.would_use);
-  return text;
+  text += fmt::format("  nofrag would use  {}\n", device.would_use);
+  if (!device.warning.empty()) {
+    text += fmt::format("  WARNING           {}\n", device.warning);
+  }
+  return text + "\n";
 }
 
 std::string findings_text(const Findings& findings) {
@@ -182,6 +249,9 @@ std::string findings_text(const Findings& findings) {
     text += fmt::format("CUDA driver: found, supports CUDA {}; {} device(s).\n",
                         version_text(findings.cuda_version),
                         findings.devices.size());
+  }
+  if (!findings.chosen_by.empty()) {
+    text += fmt::format("Only the device below was looked at, because {}.\n", findings.chosen_by);
   }
   text += "\n";
   for (const DeviceFinding& device : findings.devices) {
@@ -197,9 +267,7 @@ std::string findings_text(const Findings& findings) {
 }  // namespace
 
 ExitCode run_doctor(const DoctorArguments& arguments) {
-  const Options options = nofrag_options(arguments.conf);
-  const Findings findings =
-      arguments.device.empty() ? examine_cuda(options) : examine_one(arguments.device, options);
+  const Findings findings = examine(arguments.device, nofrag_options(arguments.conf));
   if (!arguments.json.empty()) {
     write_output(arguments.json, findings_json(findings).dump(1) + "\n");
   }

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
-#include "cli/device_target.h"
 #include "cli/progress.h"
 #include "cli/replay/capacity.h"
 #include "cli/replay/replay_report.h"
@@ -44,9 +43,10 @@ std::vector<std::string> parse_allocators(std::string_view list) {
 struct Plan {
   explicit Plan(const ReplayArguments& arguments)
       : allocators(parse_allocators(arguments.allocators)),
-        format(parse_trace_format(arguments.format, "--format")),
-        target(DeviceTarget::parse(arguments.device)) {
-    settings.options = nofrag_options(arguments.conf);
+        format(parse_input_format(arguments.format)),
+        given(nofrag_options(arguments.conf)),
+        target(choose_device(arguments.device, given)) {
+    settings.options = given.options;
     settings.stream_lag_us = arguments.stream_lag_us;
     if (!(arguments.stream_lag_us >= 0 && arguments.stream_lag_us <= kLongestLag)) {
       throw UsageError("--stream-lag: expected microseconds from 0 to 1e9");
@@ -58,6 +58,7 @@ struct Plan {
 
   std::vector<std::string> allocators;
   TraceFormat format;
+  GivenOptions given;
   DeviceTarget target;
   ReplaySettings settings;
   std::optional<Capacity> capacity;

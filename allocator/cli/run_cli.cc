@@ -23,6 +23,11 @@ constexpr const char* kExamples =
     "Exit codes: 0 done; 4 a replay ended out of memory; 2 bad usage or configuration;\n"
     "3 an unreadable or corrupt trace; 1 anything else that failed.";
 
+// The parser takes an empty value for one that was not given, and would go on with the default.
+std::string not_empty(const std::string& value) {
+  return value.empty() ? "its value is empty" : "";
+}
+
 // --name, and not --name=value: whoever gives a value means something else.
 void add_switch(CLI::App* command, const char* name, bool* value, const char* doc) {
   command->add_flag(name, *value, doc)->disable_flag_override();
@@ -38,8 +43,12 @@ void add_replay(CLI::App& app, ReplayArguments& arguments) {
                    arguments.allocators,
                    "Comma-separated: nofrag, torch-native, torch-expandable, driver")
       ->capture_default_str();
-  command->add_option("--device", arguments.device, "sim:NAME, sim:FILE.json or cuda:N")
-      ->capture_default_str();
+  command->add_option(
+      "--device",
+      arguments.device,
+      fmt::format("sim:NAME, sim:FILE.json or cuda:N (default: what driver: says in "
+                  "--conf or NOFRAG_CONF, else {})",
+                  kDefaultDevice));
   command->add_option("--capacity",
                       arguments.capacity,
                       "Memory of the device: 24GiB, 500MiB, 24469569536B, or 1.02x = times the "
@@ -52,12 +61,14 @@ void add_replay(CLI::App& app, ReplayArguments& arguments) {
                       arguments.conf,
                       "nofrag's options, key:value,key:value; stronger than those in NOFRAG_CONF");
   command->add_option("--format", arguments.format, "auto, csv or nofrag")->capture_default_str();
-  command->add_option(
-      "--json", arguments.json, "Also write the results as JSON; - is stdout, alone");
+  command
+      ->add_option("--json", arguments.json, "Also write the results as JSON; - is stdout, alone")
+      ->check(not_empty);
   command
       ->add_option("--stream-lag",
                    arguments.stream_lag_us,
                    "Simulated devices: microseconds until work queued on a stream is done")
+      ->check(not_empty)
       ->capture_default_str();
   add_switch(command, "--quiet", &arguments.quiet, "No table and no progress");
 }
@@ -79,11 +90,15 @@ void add_convert(CLI::App& app, ConvertArguments& arguments) {
 void add_doctor(CLI::App& app, DoctorArguments& arguments) {
   CLI::App* command = app.add_subcommand(
       "doctor", "What this machine's driver can do, and what nofrag would use of it");
-  command->add_option("--device", arguments.device, "Only this device: sim:NAME, sim:FILE, cuda:N");
+  command->add_option("--device",
+                      arguments.device,
+                      "Only this device: sim:NAME, sim:FILE.json or cuda:N (default: what driver: "
+                      "says in --conf or NOFRAG_CONF, else all CUDA devices)");
   command->add_option("--conf",
                       arguments.conf,
                       "nofrag's options, key:value,key:value; stronger than those in NOFRAG_CONF");
-  command->add_option("--json", arguments.json, "Write the findings as JSON; - is stdout, alone");
+  command->add_option("--json", arguments.json, "Write the findings as JSON; - is stdout, alone")
+      ->check(not_empty);
 }
 
 // Arguments that no command knows: says what each may have meant.

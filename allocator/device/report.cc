@@ -1,25 +1,12 @@
 // What the allocator says about itself: statistics, the out-of-memory report, the invariant walk.
 
 #include <algorithm>
-#include <cstdio>
 
+#include "config/human_bytes.h"
 #include "device/device_impl.h"
 
 namespace nofrag {
 namespace {
-
-// "12.00 MiB": three significant units are enough in a message; exact bytes are in the statistics.
-std::string human(Bytes bytes) {
-  char text[32];
-  if (bytes >= kGiB) {
-    std::snprintf(text, sizeof text, "%.2f GiB", bytes.mib() / 1024);
-  } else if (bytes >= kMiB) {
-    std::snprintf(text, sizeof text, "%.2f MiB", bytes.mib());
-  } else {
-    std::snprintf(text, sizeof text, "%.2f KiB", bytes.mib() * 1024);
-  }
-  return text;
-}
 
 // What is free in a pinned handle serves only where it is.
 void note_pinned(const Handle& handle, DeviceStats* s) {
@@ -210,17 +197,17 @@ std::string DeviceAllocator::last_oom_message() const {
   const OomReport r = last_oom();
   const DeviceStats& s = r.stats;
   std::string text = "out of memory on device " + std::to_string(device().value()) +
-                     ": tried to allocate " + human(r.requested) + ". ";
+                     ": tried to allocate " + human_bytes(r.requested) + ". ";
   if (r.limit_reached) {
-    text += "The limit of " + human(s.limit) + " is reached. ";
+    text += "The limit of " + human_bytes(s.limit) + " is reached. ";
   }
   const std::string pinned = s.pinned.is_zero() ? "" : " or in pinned ones";
-  text += "nofrag holds " + human(s.reserved) + " from the driver: " + human(s.live) + " live, " +
-          human(s.pending) + " waiting for streams, " + human(s.free_handles) +
-          " free in whole handles, up to " + human(s.composable) +
-          " more at the ends of used ones, " + human(s.stranded) + " in the middle of used ones" +
-          pinned + ", out of reach. The driver has " + human(r.driver_free) + " of " +
-          human(r.driver_total) + " free.";
+  text += "nofrag holds " + human_bytes(s.reserved) + " from the driver: " + human_bytes(s.live) +
+          " live, " + human_bytes(s.pending) + " waiting for streams, " +
+          human_bytes(s.free_handles) + " free in whole handles, up to " +
+          human_bytes(s.composable) + " more at the ends of used ones, " + human_bytes(s.stranded) +
+          " in the middle of used ones" + pinned + ", out of reach. The driver has " +
+          human_bytes(r.driver_free) + " of " + human_bytes(r.driver_total) + " free.";
   return text;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/checks.h"
+#include "config/human_bytes.h"
 
 namespace nofrag {
 namespace {
@@ -133,7 +134,7 @@ void TextEmitter::number(std::string_view key, std::uint64_t value, StatUnit uni
   if (unit == StatUnit::kBytes && value == UINT64_MAX) {
     digits = "none";
   } else if (unit == StatUnit::kBytes && value >= 1024) {
-    digits += " (" + human_bytes(value) + ")";
+    digits += " (" + human_bytes(Bytes(value)) + ")";
   }
   line(key, digits);
 }
@@ -149,20 +150,6 @@ void TextEmitter::text(std::string_view key, std::string_view value) {
 std::string TextEmitter::take() {
   NOFRAG_CHECK(depth_ == 0, "an object was not closed");
   return std::move(out_);
-}
-
-std::string human_bytes(std::uint64_t bytes) {
-  constexpr struct {
-    double unit;
-    const char* name;
-  } kUnits[] = {{1073741824.0, "GiB"}, {1048576.0, "MiB"}, {1024.0, "KiB"}};
-  const auto value = static_cast<double>(bytes);
-  for (const auto& unit : kUnits) {
-    if (value >= unit.unit) {
-      return format_real(value / unit.unit, 2) + " " + unit.name;
-    }
-  }
-  return std::to_string(bytes) + " B";
 }
 
 }  // namespace nofrag

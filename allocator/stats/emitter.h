@@ -73,7 +73,4 @@ class TextEmitter final : public Emitter {
   int depth_ = 0;
 };
 
-// "1.50 GiB", "20.00 MiB", "512 B": for people.
-std::string human_bytes(std::uint64_t bytes);
-
 }  // namespace nofrag

@@ -105,8 +105,14 @@ TEST_F(CliTest, BadUsageExitsWith2AndNamesTheNearest) {
   expect_refused("replay good.csv --format rmm", 2, {"unknown trace format 'rmm'", "nofrag"});
   expect_refused("replay good.csv --stream-lag -5", 2, {"--stream-lag"});
   expect_refused("replay good.csv --stream-lag soon", 2, {"--stream-lag"});
+  expect_refused("replay good.csv --stream-lag ''", 2, {"--stream-lag: its value is empty"});
+  expect_refused("replay good.csv --json ''", 2, {"--json: its value is empty"});
   expect_refused("convert good.csv --to cvs out", 2, {"'cvs'", "did you mean 'csv'?"});
-  expect_refused("convert good.csv --to auto out", 2, {"--to"});
+  for (const char* to : {"auto", "foo"}) {
+    expect_refused(std::string("convert good.csv --to ") + to + " out",
+                   2,
+                   {"--to: unknown trace format '", "(known: csv, nofrag)"});
+  }
   expect_refused("convert good.csv out", 2, {"--to"});
   expect_refused("doctor --device cuda:99", 2, {"cuda:99"});
   expect_refused("doctor extra", 2, {"unknown argument 'extra'"});
@@ -147,6 +153,83 @@ TEST_F(CliTest, OptionsComeFromTheEnvironmentTooAndTheCommandLineIsStronger) {
   EXPECT_EQ(run("replay good.csv --allocator nofrag", "limit:4MiB").code, 4);
   EXPECT_EQ(run("replay good.csv --allocator nofrag --conf limit:none", "limit:4MiB").code, 0);
   expect_refused("replay good.csv", 2, {"NOFRAG_CONF: ", "did you mean limit?"}, "limt:4MiB");
+}
+
+TEST_F(CliTest, WithoutADeviceTheDriverOptionDecides) {
+  write_file(folder_ / "small.json", [] {
+    json device = json::parse(read_file(NOFRAG_SIM "/h100-80g.json"));
+    device["name"] = "a smaller card";
+    device["total_memory"] = 64 << 20;
+    return device.dump();
+  }());
+  const std::string small = "driver:sim:small.json";
+  const auto device_of = [&](const std::string& arguments, const std::string& conf) {
+    const json result = json::parse(run("replay good.csv --json - " + arguments, conf).out);
+    return result["traces"][0]["runs"][0]["device"].get<std::string>();
+  };
+  EXPECT_EQ(device_of("", ""), "sim:h100-80g");
+  EXPECT_EQ(device_of("", small), "sim:small.json");
+  EXPECT_EQ(device_of("--conf " + small, "driver:cuda"), "sim:small.json");
+  EXPECT_EQ(device_of("--device sim:h100-80g", small), "sim:h100-80g");
+
+  const json found = json::parse(run("doctor --json -", small).out);
+  ASSERT_EQ(found["devices"].size(), 1U);
+  EXPECT_EQ(found["devices"][0]["device"], "sim:small.json");
+  EXPECT_EQ(found["devices"][0]["name"], "a smaller card");
+  EXPECT_NE(run("doctor", small).out.find("because NOFRAG_CONF says " + small), std::string::npos);
+  EXPECT_EQ(run("doctor --conf driver:cuda", small).out.find("Only the device"), std::string::npos);
+  EXPECT_EQ(run("doctor --device sim:h100-80g", small).out,
+            run("doctor --device sim:h100-80g").out);
+
+  for (const char* command : {"doctor", "replay good.csv"}) {
+    expect_refused(command,
+                   2,
+                   {"NOFRAG_CONF: driver:sim:h100-80gb: ", "did you mean 'sim:h100-80g'?"},
+                   "driver:sim:h100-80gb");
+    expect_refused(std::string(command) + " --conf driver:cuda:0",
+                   2,
+                   {"--conf: driver:cuda:0: expected cuda, sim:NAME"});
+  }
+  if (!json::parse(run("doctor --json -").out)["cuda_problem"].is_null()) {
+    expect_refused("replay good.csv", 2, {"NOFRAG_CONF: driver:cuda: ", "libcuda"}, "driver:cuda");
+  }
+}
+
+TEST_F(CliTest, DoctorWarnsOfALimitUnderWhichNothingCanBeAllocated) {
+  const std::string doctor = "doctor --device sim:h100-80g --json - --conf ";
+  const std::string replay = "replay tiny.csv --allocator nofrag --conf ";
+  write_file(folder_ / "tiny.csv", "time_us,op,id,size,stream\n0,a,0,1,0\n");
+  const auto finding = [&](const std::string& conf) {
+    return json::parse(run(doctor + conf).out)["devices"][0];
+  };
+  struct Case {
+    const char* conf;
+    bool usable;
+    const char* warning;
+  };
+  // What doctor says is what a replay meets.
+  for (const Case& c : {Case{"limit:1MiB", false, "write limit:2MiB or more"},
+                        Case{"limit:0", false, "limit:0B is less than the 2.00 MiB"},
+                        Case{"limit:2097151", false, "write limit:2MiB or more"},
+                        Case{"limit:2MiB", true, ""},
+                        Case{"memory_fraction:0.00001", false, "write memory_fraction:2.5e-05"},
+                        Case{"memory_fraction:2.5e-05", true, ""},
+                        Case{"backend:plain,limit:511", false, "write limit:512B or more"},
+                        Case{"backend:plain,limit:512", true, ""}}) {
+    SCOPED_TRACE(c.conf);
+    const json found = finding(c.conf);
+    EXPECT_EQ(found["usable"], c.usable);
+    EXPECT_EQ(found["warning"].is_null(), c.usable) << found["warning"];
+    if (!c.usable) {
+      EXPECT_NE(found["warning"].get<std::string>().find(c.warning), std::string::npos)
+          << found["warning"];
+    }
+    EXPECT_EQ(run(replay + c.conf).code, c.usable ? 0 : 4);
+  }
+  const Outcome said = run("doctor --device sim:h100-80g", "limit:1MiB");
+  EXPECT_EQ(said.code, 0);
+  EXPECT_NE(said.out.find("nothing: every allocation would fail"), std::string::npos) << said.out;
+  EXPECT_NE(said.out.find("WARNING           limit:1MiB is less"), std::string::npos) << said.out;
 }
 
 TEST_F(CliTest, BadUsageIsFoundBeforeAnyTraceIsRead) {

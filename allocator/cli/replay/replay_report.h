@@ -45,7 +45,4 @@ nlohmann::ordered_json replay_json(const std::vector<TraceReport>& reports);
 // At most 100 columns wide; ends with what the numbers mean.
 std::string replay_table(const std::vector<TraceReport>& reports);
 
-// "22.52 GiB", "1.00 MiB", "512 B".
-std::string readable_bytes(Bytes bytes);
-
 }  // namespace nofrag

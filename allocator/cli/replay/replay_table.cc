@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <array>
 
 #include <fmt/format.h>
 
 #include "cli/replay/replay_report.h"
+#include "config/human_bytes.h"
 
 namespace nofrag {
 namespace {
@@ -62,7 +62,7 @@ Row row_of(const TraceReport& report, const ReplayRun& run) {
   const TraceSummary& trace = report.trace;
   Row row;
   row.allocator = run.allocator;
-  row.reserved = readable_bytes(run.peak_reserved);
+  row.reserved = human_bytes(run.peak_reserved);
   if (!trace.peak_live.is_zero()) {
     row.ratio = fmt::format("{:.3f}", ratio_of(run.peak_reserved, trace.peak_live));
   }
@@ -101,10 +101,10 @@ std::string oom_lines(const ReplayRun& run) {
       "  {}: asked for {} with {} live, {} reserved,\n"
       "    {} of it in free granules; cause: {}\n",
       run.allocator,
-      readable_bytes(oom.requested),
-      readable_bytes(oom.live),
-      readable_bytes(oom.reserved),
-      readable_bytes(oom.free_granules),
+      human_bytes(oom.requested),
+      human_bytes(oom.live),
+      human_bytes(oom.reserved),
+      human_bytes(oom.free_granules),
       oom.cause);
 }
 
@@ -122,12 +122,12 @@ std::string trace_part(const TraceReport& report) {
                                  plural(trace.events, "event"),
                                  plural(trace.streams, "stream"),
                                  static_cast<double>(trace.duration_us) / 1e6,
-                                 readable_bytes(trace.peak_live));
+                                 human_bytes(trace.peak_live));
   if (!report.runs.empty()) {
     const ReplayRun& first = report.runs.front();
     text += fmt::format("; on {}", first.device);
     if (first.capacity) {
-      text += fmt::format(" with {}", readable_bytes(*first.capacity));
+      text += fmt::format(" with {}", human_bytes(*first.capacity));
     }
   }
   text += "\n\n";
@@ -173,20 +173,6 @@ std::string legend(const std::vector<TraceReport>& reports) {
 }
 
 }  // namespace
-
-std::string readable_bytes(Bytes bytes) {
-  constexpr std::array<std::string_view, 4> kUnits = {"KiB", "MiB", "GiB", "TiB"};
-  if (bytes < kKiB) {
-    return fmt::format("{} B", bytes.count());
-  }
-  double value = static_cast<double>(bytes.count()) / 1024.0;
-  std::size_t unit = 0;
-  while (value >= 1024.0 && unit + 1 < kUnits.size()) {
-    value /= 1024.0;
-    ++unit;
-  }
-  return fmt::format("{:.2f} {}", value, kUnits[unit]);
-}
 
 std::string replay_table(const std::vector<TraceReport>& reports) {
   std::string text;

@@ -54,11 +54,19 @@ TEST_F(ApiTest, PoolMisuse) {
   EXPECT_EQ(nofrag_pool_begin(0, {0, 0}, nullptr, nullptr), NOFRAG_INVALID_ARGUMENT);
   EXPECT_EQ(nofrag_pool_end(0, {0, 0}), NOFRAG_INVALID_ARGUMENT);
   EXPECT_EQ(nofrag_pool_end(0, {99, 99}), NOFRAG_INVALID_ARGUMENT);
+  EXPECT_EQ(last_message(), "end of pool {99, 99} on device 0: no nofrag_pool_begin of it is open");
   EXPECT_EQ(nofrag_pool_release(0, {99, 99}), NOFRAG_INVALID_ARGUMENT);
-  EXPECT_NE(last_message().find("{99, 99}"), std::string::npos);
+  EXPECT_EQ(
+      last_message(),
+      "release of pool {99, 99} on device 0: there is no such pool: it was never begun, or it "
+      "was released");
+  EXPECT_EQ(nofrag_pool_begin(0, {UINT64_MAX, 1}, nullptr, nullptr), NOFRAG_INVALID_ARGUMENT);
+  EXPECT_NE(last_message().find("{18446744073709551615, 1}"), std::string::npos);
   EXPECT_EQ(nofrag_pool_begin(5, {1, 1}, nullptr, nullptr), NOFRAG_INVALID_ARGUMENT);
-  EXPECT_EQ(nofrag_pool_malloc(512, 0, nullptr, {98, 98}), nullptr);
+  EXPECT_EQ(nofrag_pool_malloc(512, 0, nullptr, {98, 7}), nullptr);
   EXPECT_EQ(last_status(), NOFRAG_INVALID_ARGUMENT);
+  EXPECT_EQ(last_message(),
+            "there is no pool {98, 7} on device 0: it was never begun, or it was released");
 }
 
 TEST_F(ApiTest, BlocksOutliveTheirPool) {
@@ -67,6 +75,9 @@ TEST_F(ApiTest, BlocksOutliveTheirPool) {
   void* block = nofrag_malloc(3 * kTestMiB, 0, test_stream(1));
   ASSERT_EQ(nofrag_pool_end(0, pool), NOFRAG_OK);
   ASSERT_EQ(nofrag_pool_release(0, pool), NOFRAG_OK);
+  EXPECT_EQ(nofrag_pool_malloc(512, 0, nullptr, pool), nullptr);
+  EXPECT_NE(last_message().find("no pool {11, 1} on device 0"), std::string::npos)
+      << last_message();
   EXPECT_EQ(nofrag_trim(0, 0, nullptr), NOFRAG_OK);
   EXPECT_GE(device_stats().live_bytes, 3 * kTestMiB);
   EXPECT_EQ(nofrag_free(block), NOFRAG_OK);

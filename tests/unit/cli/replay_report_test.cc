@@ -133,11 +133,5 @@ TEST(ReplayTable, FitsAHundredColumnsAndShowsTheNumbers) {
   }
 }
 
-TEST(ReadableBytes, PicksTheUnit) {
-  EXPECT_EQ(readable_bytes(Bytes(512)), "512 B");
-  EXPECT_EQ(readable_bytes(kMiB), "1.00 MiB");
-  EXPECT_EQ(readable_bytes(Bytes(24180194304)), "22.52 GiB");
-}
-
 }  // namespace
 }  // namespace nofrag

@@ -174,7 +174,7 @@ TEST_F(LadderTest, AFailureReportsItsNumbers) {
   EXPECT_EQ(report.driver_free + report.stats.reserved, 40 * kMiB);
   const std::string message = allocator_->last_oom_message();
   EXPECT_NE(message.find("tried to allocate 40.00 MiB"), std::string::npos) << message;
-  EXPECT_NE(message.find("28.00 MiB live"), std::string::npos) << message;
+  EXPECT_NE(message.find("28.00 MiB live, 0 B waiting for streams"), std::string::npos) << message;
   EXPECT_EQ(message.find("limit"), std::string::npos) << message;
 }
 
@@ -186,6 +186,7 @@ TEST_F(LadderTest, OurOwnLimitIsItsOwnError) {
   EXPECT_NE(allocator_->last_oom_message().find("limit of 16.00 MiB"), std::string::npos);
   EXPECT_FALSE(allocate(16 * kMiB).is_null());
   EXPECT_EQ(allocator_->allocate(Bytes(1), kA).code(), Errc::kLimit);
+  EXPECT_NE(allocator_->last_oom_message().find("tried to allocate 1 B. "), std::string::npos);
 }
 
 // Refused at once: nothing is moved, mapped or reserved for what can never be.

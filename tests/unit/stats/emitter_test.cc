@@ -43,13 +43,5 @@ TEST(TextEmitter, Sample) {
   EXPECT_NE(text.find("limit                             none\n"), std::string::npos) << text;
 }
 
-TEST(HumanBytes, UnitsAndRounding) {
-  EXPECT_EQ(human_bytes(0), "0 B");
-  EXPECT_EQ(human_bytes(1023), "1023 B");
-  EXPECT_EQ(human_bytes(1024), "1.00 KiB");
-  EXPECT_EQ(human_bytes(20ULL << 20), "20.00 MiB");
-  EXPECT_EQ(human_bytes(3ULL << 29), "1.50 GiB");
-}
-
 }  // namespace
 }  // namespace nofrag
