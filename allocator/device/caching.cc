@@ -53,9 +53,9 @@ VirtAddr DeviceAllocator::Impl::take_kept(Bytes requested, StreamId stream) {
   }
   Block* block = nullptr;
   KeptBlocks* kept = cache->of(one_name(stream));
-  // A destroyed stream's handle may mean another stream now, and a captured one may not be asked.
-  if (kept != nullptr &&
-      (kept->clock->identity == 0 || driver.stream_is(device, stream, kept->clock->identity))) {
+  // A destroyed stream's handle may mean another stream now: whoever does not retire streams asks for checks.
+  if (kept != nullptr && (!options.check_streams || kept->clock->identity == 0 ||
+                          driver.stream_is(device, stream, kept->clock->identity))) {
     block = kept->take(round_up(requested, kBlockUnit),
                        caching.exact.load(std::memory_order_relaxed),
                        caching.epoch.load(std::memory_order_relaxed));
@@ -188,12 +188,24 @@ bool DeviceAllocator::Impl::empty_caches(const std::function<bool(const ThreadCa
   return release_kept(chain);
 }
 
-// What the calling thread keeps goes back to the heap: no door to close.
-void DeviceAllocator::Impl::empty_own_cache() {
-  if (ThreadCache* cache = ThreadCache::mine(caching.allocator);
-      cache != nullptr && !cache->empty()) {
-    release_kept(cache->take_all());
+// What the calling thread keeps goes back to the heap, and what lies in the depots of its streams: no door to
+// close. True if there was anything.
+bool DeviceAllocator::Impl::empty_own_cache() {
+  ThreadCache* cache = ThreadCache::mine(caching.allocator);
+  return cache != nullptr && release_kept(cache->take_all_and_depots());
+}
+
+// If it was for want of room that the thread did not keep this block, half of what is in the way goes.
+void DeviceAllocator::Impl::make_room_for(const Block& block) {
+  const bool exact = caching.exact.load(std::memory_order_relaxed);
+  ThreadCache* cache = ThreadCache::mine(caching.allocator);
+  KeptBlocks* kept = cache == nullptr ? nullptr : cache->of(block.clock);
+  if (kept == nullptr || block.uses != nullptr || block.pool != default_pool ||
+      block.size > (exact ? kLargestWhenTight : KeptBlocks::kLargestBinned)) {
+    return;
   }
+  const Bytes half(caching.most.count() / 2);
+  release_kept(kept->depot.bytes() > half ? kept->depot.take_down_to(half) : kept->take_all());
 }
 
 // Threads that have ended leave their counters; what they kept must be out already.
@@ -241,9 +253,12 @@ Bytes DeviceAllocator::Impl::most_live() const {
 }
 
 void DeviceAllocator::Impl::note_peak() {
-  const Bytes used = most_live();
-  peak_live = std::max(peak_live, used);
-  peak_allocated = std::max(peak_allocated, used + pending_bytes);
+  // To add up what all threads keep takes a look at each.
+  if (live_bytes > peak_live || live_bytes + pending_bytes > peak_allocated) {
+    const Bytes used = most_live();
+    peak_live = std::max(peak_live, used);
+    peak_allocated = std::max(peak_allocated, used + pending_bytes);
+  }
   if (ThreadCache* cache = ThreadCache::mine(caching.allocator)) {
     cache->counters.least_kept_bytes.set(cache->counters.kept_bytes.get());
   }

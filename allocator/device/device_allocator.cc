@@ -201,9 +201,11 @@ void DeviceAllocator::Impl::note_allocated(Block* block, Pool& pool) {
   requested_bytes += static_cast<std::int64_t>(block->requested.count());
   live_bytes += block->size;
   block->epoch = caching.epoch.load(std::memory_order_relaxed);
-  const Bytes used = live_bytes - std::min(live_bytes, caching.kept());
-  peak_live = std::max(peak_live, used);
-  peak_allocated = std::max(peak_allocated, used + pending_bytes);
+  if (live_bytes > peak_live || live_bytes + pending_bytes > peak_allocated) {
+    const Bytes used = live_bytes - std::min(live_bytes, caching.kept());
+    peak_live = std::max(peak_live, used);
+    peak_allocated = std::max(peak_allocated, used + pending_bytes);
+  }
   ++live_blocks;
   ++allocations;
   emit(EventKind::kAlloc, *block, block->clock->stream);
@@ -229,6 +231,7 @@ Status DeviceAllocator::free(VirtAddr address) {
   --block->pool->live_blocks;
   ++s.frees;
   StreamClock& clock = *block->clock;
+  s.make_room_for(*block);
   if (block->uses != nullptr) {
     s.defer_free(block);
   } else {

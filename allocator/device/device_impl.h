@@ -77,7 +77,8 @@ class DeviceAllocator::Impl {
   bool empty_caches(const std::function<bool(const ThreadCache&)>& which,
                     bool depots,
                     const StreamClock* forget);
-  void empty_own_cache();
+  bool empty_own_cache();
+  void make_room_for(const Block& block);
   void drop_ended_caches();
   bool release_kept(Block* chain);
   [[nodiscard]] Bytes most_live() const;
@@ -98,6 +99,7 @@ class DeviceAllocator::Impl {
   // ladder.cc
   Result<Block*> climb(Pool& pool, Bytes requested, StreamClock& clock);
   [[nodiscard]] Bytes not_live() const;
+  Block* hit_after(Pool& pool, bool emptied, Bytes size, Bytes requested, StreamClock& clock);
   // How far place() goes: what costs no wait; device-side and host waits too; and, last, the best
   // composition of all there is, whatever it costs.
   enum class Effort : unsigned char { kEasy, kPressure, kLast };

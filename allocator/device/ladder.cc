@@ -55,7 +55,7 @@ void DeviceAllocator::Impl::count_rung(Rung rung, Bytes size) {
 
 // More than this of what is held no layout, wait or release could ever give to one block.
 Bytes DeviceAllocator::Impl::not_live() const {
-  return physical.reserved() - live_bytes;
+  return physical.reserved() - (live_bytes - std::min(live_bytes, caching.kept()));
 }
 
 Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamClock& clock) {
@@ -83,17 +83,9 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
       return block;
     }
   }
-  // What threads keep is free, and goes before anything that costs. What streams are done with may fit now.
-  const bool emptied = empty_caches();
-  const bool may_settle = !filling_pool() && (streams.several() || pending_bytes > Bytes(0));
-  if (may_settle) {
-    settle();
-  }
-  if (emptied || may_settle) {
-    if (Block* hit = pool.heap.allocate(size, requested, clock)) {
-      count_rung(Rung::kOwnFree, size);
-      return hit;
-    }
+  // What this thread keeps is free, and goes before anything that costs. What streams are done with may fit.
+  if (Block* hit = hit_after(pool, empty_own_cache(), size, requested, clock)) {
+    return hit;
   }
   // More than there can ever be: refused before anything is moved for it.
   if (size > info.total_memory) {
@@ -109,6 +101,12 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
   if (easy.ok()) {
     return easy;
   }
+  // What other threads keep is free too, but to take it stops them: only memory that runs short is worth it.
+  if (empty_caches()) {
+    if (Block* hit = hit_after(pool, true, size, requested, clock)) {
+      return hit;
+    }
+  }
   // Nor is anything waited for or taken apart in vain where others have what is missing.
   const Result<MemoryInfo> memory = driver.memory_info(device);
   if (memory.ok() && size > not_live() + memory.value().free) {
@@ -119,6 +117,20 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
     return placed;
   }
   return last_resort(pool, size, requested, clock);
+}
+
+// A free run, if there may be one now: after caches were emptied, or with what streams are done with.
+Block* DeviceAllocator::Impl::hit_after(
+    Pool& pool, bool emptied, Bytes size, Bytes requested, StreamClock& clock) {
+  const bool may_settle = !filling_pool() && (streams.several() || pending_bytes > Bytes(0));
+  if (may_settle) {
+    settle();
+  }
+  Block* hit = emptied || may_settle ? pool.heap.allocate(size, requested, clock) : nullptr;
+  if (hit != nullptr) {
+    count_rung(Rung::kOwnFree, size);
+  }
+  return hit;
 }
 
 Result<Block*> DeviceAllocator::Impl::last_resort(Pool& pool,

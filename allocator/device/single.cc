@@ -30,7 +30,7 @@ Result<Block*> DeviceAllocator::Impl::climb_single(Pool& pool,
   if (size > std::max(physical.limit(), physical.reserved())) {
     return Errc::kLimit;
   }
-  const bool emptied = empty_caches();
+  const bool emptied = empty_caches();  // rare requests, for large blocks
   const bool may_settle = !filling_pool() && (streams.several() || pending_bytes > Bytes(0));
   if (may_settle) {
     settle();

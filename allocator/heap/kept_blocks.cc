@@ -6,7 +6,7 @@ namespace nofrag {
 namespace {
 
 // How many of a magazine are looked at for one that fits.
-constexpr int kLook = 4;
+constexpr int kLook = 8;
 // How much larger than the request a block may be, as a part of the request.
 constexpr std::uint64_t kExcessShare = 8;
 
@@ -66,9 +66,13 @@ Block* Depot::take(std::uint32_t size_class) {
   return batch;
 }
 
-Block* Depot::take_all() {
+Block* Depot::take_down_to(Bytes left) {
   Block* all = nullptr;
-  for (std::atomic<Block*>& head : heads_) {
+  for (std::uint32_t i = 0; i < kClasses && bytes_.load(std::memory_order_relaxed) > left.count();
+       ++i) {
+    // Not always the small ones first.
+    std::atomic<Block*>& head =
+        heads_[next_down_.fetch_add(1, std::memory_order_relaxed) % kClasses];
     Block* batch = head.exchange(nullptr, std::memory_order_acquire);
     while (batch != nullptr) {
       Block* next = std::exchange(batch->next_batch, nullptr);
@@ -86,6 +90,7 @@ Block* KeptBlocks::take_from(Magazine& magazine, Bytes least, Bytes most) {
     Block* block = *link;
     if (block->size >= least && block->size <= most) {
       *link = block->next_kept;
+      __builtin_prefetch(block->next_kept, 1);  // it may come from another processor
       --magazine.count;
       magazine.bytes -= block->size;
       return block;

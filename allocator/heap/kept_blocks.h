@@ -36,12 +36,15 @@ class Depot {
   bool put(std::uint32_t size_class, Block* batch, Bytes most);
   // Takes one batch, or nullptr.
   Block* take(std::uint32_t size_class);
-  // All batches of all classes as one chain by next_kept.
-  Block* take_all();
+  // Batches, class by class, until at most `left` bytes are here; as one chain by next_kept.
+  Block* take_down_to(Bytes left);
+  Block* take_all() { return take_down_to(Bytes(0)); }
+  [[nodiscard]] Bytes bytes() const { return Bytes(bytes_.load(std::memory_order_relaxed)); }
 
  private:
   std::array<std::atomic<Block*>, kClasses> heads_{};
   std::atomic<std::uint64_t> bytes_{0};
+  std::atomic<std::uint32_t> next_down_{0};
 };
 
 class KeptBlocks {
@@ -73,7 +76,7 @@ class KeptBlocks {
     const auto octave = static_cast<std::uint32_t>(std::bit_width(above)) - 1;
     return 8 * (octave - 2) + static_cast<std::uint32_t>((above >> (octave - 3)) & 7);
   }
-  // How many blocks of a class make a magazine: 256 KiB of them, at most 64.
+  // How many blocks of a class make a magazine: 256 KiB of them, 2 at least and 64 at most.
   static std::uint32_t batch(std::uint32_t size_class) { return kBatch[size_class]; }
 
   StreamId stream;
@@ -96,7 +99,7 @@ class KeptBlocks {
     // Upwards, so that the largest size of a class decides.
     for (std::uint64_t size = 512; size <= kLargestBinned.count(); size += 512) {
       const std::uint64_t fit = 256 * 1024 / size;
-      counts[class_of(Bytes(size))] = static_cast<std::uint8_t>(fit == 0 ? 1 : fit > 64 ? 64 : fit);
+      counts[class_of(Bytes(size))] = static_cast<std::uint8_t>(fit < 2 ? 2 : fit > 64 ? 64 : fit);
     }
     return counts;
   }

@@ -103,6 +103,14 @@ Block* ThreadCache::take_all() {
   return all;
 }
 
+Block* ThreadCache::take_all_and_depots() {
+  Block* all = take_all();
+  for (const auto& kept : streams_) {
+    all = chain_blocks(kept->depot.take_all(), all);
+  }
+  return all;
+}
+
 bool ThreadCache::empty() const {
   return std::all_of(
       streams_.begin(), streams_.end(), [](const auto& kept) { return kept->bytes().is_zero(); });

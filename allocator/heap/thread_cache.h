@@ -100,6 +100,7 @@ class ThreadCache {
   KeptBlocks& add(StreamId stream, StreamClock& clock, Depot& depot);
   // Everything kept, or what is kept for one stream, as one chain by next_kept. The counters stay.
   Block* take_all();
+  Block* take_all_and_depots();
   // Forgets the stream, or all, of which nothing may be kept any more.
   void forget(const StreamClock* clock);
   void forget_all();

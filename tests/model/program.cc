@@ -48,6 +48,10 @@ void add_arenas(std::vector<Config>* all) {
   all->back().pressure = false;
   all->push_back(make("no thread caches", 256 * kMiB, 3, Completion::kClock));
   all->back().thread_caches = false;
+  all->push_back(make("every stream retired", 256 * kMiB, 4, Completion::kByHand));
+  all->back().check_streams = false;
+  all->push_back(with_policy("large caches, every stream retired", Policy::kFast, 64 * kGiB, 4));
+  all->back().check_streams = false;
   all->push_back(with_policy("large caches", Policy::kFast, 64 * kGiB, 4));
   all->push_back(make("smallest handles", 128 * kMiB, 2, Completion::kClock));
   all->back().handle_size = 2 * kMiB;

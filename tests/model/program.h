@@ -70,6 +70,7 @@ struct Config {
   bool captures = true;
   bool virtual_memory = true;
   bool thread_caches = true;
+  bool check_streams = true;  // and so streams may be destroyed without a word
 };
 
 // The configurations that every test of this folder runs.
