@@ -56,13 +56,16 @@ void* allocate(std::size_t size, int ordinal, Allocate call, const nofrag_pool* 
     nofrag::clear_last_error();
     return nullptr;
   }
-  const nofrag::Result<DeviceAllocator*> device = Process::instance().device(ordinal);
-  if (!device) {
-    return nullptr;
+  DeviceAllocator* device = Process::instance().ready_device(ordinal);
+  if (device == nullptr) [[unlikely]] {
+    const nofrag::Result<DeviceAllocator*> made = Process::instance().device(ordinal);
+    if (!made) {
+      return nullptr;
+    }
+    device = made.value();
   }
-  const nofrag::Result<VirtAddr> block = call(device.value());
-  return block ? block.value().pointer()
-               : allocation_failed(device.value(), size, block.error(), pool);
+  const nofrag::Result<VirtAddr> block = call(device);
+  return block ? block.value().pointer() : allocation_failed(device, size, block.error(), pool);
 }
 
 nofrag_status unknown_pointer(const void* address) {

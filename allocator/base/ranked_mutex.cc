@@ -1,6 +1,19 @@
 #include "base/ranked_mutex.h"
 
 namespace nofrag {
+namespace {
+
+constexpr int kSpins = 100;
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");
+#endif
+}
+
+}  // namespace
 
 #if NOFRAG_CHECK_LEVEL >= 1
 namespace {
@@ -32,6 +45,13 @@ void note_unlocked(LockRank) {}
 
 void RankedMutex::lock() {
   note_locked(rank_);
+  // Mostly held for less than it takes to sleep and be woken.
+  for (int i = 0; i < kSpins; ++i) {
+    if (mutex_.try_lock()) {
+      return;
+    }
+    pause();
+  }
   mutex_.lock();
 }
 

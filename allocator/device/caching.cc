@@ -13,6 +13,8 @@ namespace {
 constexpr std::uint64_t kKeptShare = 2048;
 constexpr Bytes kKeptMost = 32 * kMiB;
 constexpr std::uint64_t kLargeShare = 64;
+// How much of a full depot goes at once.
+constexpr std::uint64_t kGoesShare = 8;
 // Where memory may run short only small blocks are kept, and only blocks of the very size are given out.
 constexpr Bytes kLargestWhenTight = 32 * kKiB;
 // Streams that one thread keeps blocks for: programs that make a stream for each request have no end of them.
@@ -125,6 +127,7 @@ void DeviceAllocator::Impl::open_cache(StreamClock& clock) {
   }
   ThreadCache* cache = ThreadCache::mine(caching.allocator);
   if (cache == nullptr) {
+    empty_ended_caches();
     const std::shared_ptr<ThreadCache> made = ThreadCache::make_mine(caching.allocator);
     if (made == nullptr) {
       return;
@@ -195,7 +198,7 @@ bool DeviceAllocator::Impl::empty_own_cache() {
   return cache != nullptr && release_kept(cache->take_all_and_depots());
 }
 
-// If it was for want of room that the thread did not keep this block, half of what is in the way goes.
+// If it was for want of room that the thread did not keep this block, some of what is in the way goes.
 void DeviceAllocator::Impl::make_room_for(const Block& block) {
   const bool exact = caching.exact.load(std::memory_order_relaxed);
   ThreadCache* cache = ThreadCache::mine(caching.allocator);
@@ -204,8 +207,19 @@ void DeviceAllocator::Impl::make_room_for(const Block& block) {
       block.size > (exact ? kLargestWhenTight : KeptBlocks::kLargestBinned)) {
     return;
   }
-  const Bytes half(caching.most.count() / 2);
-  release_kept(kept->depot.bytes() > half ? kept->depot.take_down_to(half) : kept->take_all());
+  release_kept(kept->depot.take_down_to(caching.most - Bytes(caching.most.count() / kGoesShare)));
+}
+
+// Nobody else comes to what ended threads kept.
+void DeviceAllocator::Impl::empty_ended_caches() {
+  Block* chain = nullptr;
+  for (const auto& cache : caching.caches) {
+    if (cache->thread_ended()) {
+      chain = chain_blocks(cache->take_all(), chain);
+    }
+  }
+  release_kept(chain);
+  drop_ended_caches();
 }
 
 // Threads that have ended leave their counters; what they kept must be out already.

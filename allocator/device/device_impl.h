@@ -79,6 +79,7 @@ class DeviceAllocator::Impl {
                     const StreamClock* forget);
   bool empty_own_cache();
   void make_room_for(const Block& block);
+  void empty_ended_caches();
   void drop_ended_caches();
   bool release_kept(Block* chain);
   [[nodiscard]] Bytes most_live() const;

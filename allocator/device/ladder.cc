@@ -59,9 +59,15 @@ Bytes DeviceAllocator::Impl::not_live() const {
 }
 
 Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamClock& clock) {
-  const Bytes size = round_up(requested, kBlockUnit);
+  Bytes size = round_up(requested, kBlockUnit);
   if (!virtual_memory) {
     return allocate_plain(size, requested, clock);
+  }
+  // A request that a cache will serve next time.
+  const bool for_cache = size <= KeptBlocks::kLargestBinned && !tight && !pool.is_private() &&
+                         !caching.off.load(std::memory_order_relaxed);
+  if (for_cache) {
+    size = KeptBlocks::class_size(size);
   }
   // With several streams what one has finished serves all, and merges with what is beside it.
   if (size >= kWorthSettling && streams.several() && !filling_pool()) {
@@ -83,8 +89,9 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
       return block;
     }
   }
-  // What this thread keeps is free, and goes before anything that costs. What streams are done with may fit.
-  if (Block* hit = hit_after(pool, empty_own_cache(), size, requested, clock)) {
+  // What this thread keeps is free, and goes before anything that costs; but while there is plenty, not for a
+  // request that a cache will serve next time. What streams are done with may fit.
+  if (Block* hit = hit_after(pool, !for_cache && empty_own_cache(), size, requested, clock)) {
     return hit;
   }
   // More than there can ever be: refused before anything is moved for it.

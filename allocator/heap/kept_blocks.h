@@ -76,6 +76,15 @@ class KeptBlocks {
     const auto octave = static_cast<std::uint32_t>(std::bit_width(above)) - 1;
     return 8 * (octave - 2) + static_cast<std::uint32_t>((above >> (octave - 3)) & 7);
   }
+  // The largest size of the class of `size`: what is allocated for a cache, so that it serves the whole class.
+  static constexpr Bytes class_size(Bytes size) {
+    const std::uint64_t above = size.count() / 512 - 1;
+    if (above < 8) {
+      return size;
+    }
+    const std::uint64_t step = std::bit_floor(above) / 8;
+    return Bytes((above / step + 1) * step * 512);
+  }
   // How many blocks of a class make a magazine: 256 KiB of them, 2 at least and 64 at most.
   static std::uint32_t batch(std::uint32_t size_class) { return kBatch[size_class]; }
 

@@ -11,8 +11,9 @@ struct LastUsed {
   std::uint64_t allocator = 0;
   ThreadCache* cache = nullptr;
 };
-// (Not of the initial-exec model, which saves two nanoseconds: a library that is loaded late could then be
-// refused for want of static thread memory.)
+// (Not of the initial-exec model: a library that is loaded late could be refused for want of static thread
+// memory. They are read in functions of their own, never inlined, so that no vector register holds anything
+// then: glibc before 2.40 does not keep those while it makes thread memory for a descriptor.)
 constinit thread_local LastUsed last_used{};
 constinit thread_local bool thread_ending = false;
 
@@ -42,7 +43,7 @@ std::uint64_t ThreadCache::new_allocator() {
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-ThreadCache* ThreadCache::mine(std::uint64_t allocator) {
+[[gnu::noinline]] ThreadCache* ThreadCache::mine(std::uint64_t allocator) {
   if (last_used.allocator == allocator) [[likely]] {
     return last_used.cache;
   }
@@ -58,7 +59,7 @@ ThreadCache* ThreadCache::mine(std::uint64_t allocator) {
   return nullptr;
 }
 
-std::shared_ptr<ThreadCache> ThreadCache::make_mine(std::uint64_t allocator) {
+[[gnu::noinline]] std::shared_ptr<ThreadCache> ThreadCache::make_mine(std::uint64_t allocator) {
   if (thread_ending) {
     return nullptr;
   }

@@ -86,9 +86,4 @@ Bytes AddressSpace::free_bytes() const {
   return sum;
 }
 
-bool AddressSpace::contains(VirtAddr address) const {
-  const std::uint64_t size = size_.load(std::memory_order_acquire);
-  return address.value() - base_.load(std::memory_order_relaxed) < size;
-}
-
 }  // namespace nofrag

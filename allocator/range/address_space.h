@@ -42,7 +42,10 @@ class AddressSpace {
 
   Result<AddressRange> take_region(Bytes size);
   void return_region(AddressRange region);
-  [[nodiscard]] bool contains(VirtAddr address) const;
+  [[nodiscard]] bool contains(VirtAddr address) const {
+    const std::uint64_t size = size_.load(std::memory_order_acquire);
+    return address.value() - base_.load(std::memory_order_relaxed) < size;
+  }
   // Addresses not handed out; before the first region, what there will be at best.
   [[nodiscard]] Bytes free_bytes() const;
 

@@ -47,6 +47,12 @@ class Process {
   Result<int> device_count();
   // Starts, and makes the device's allocator on its first use.
   Result<DeviceAllocator*> device(int ordinal);
+  // The same where nothing is left to be made or checked; null means: ask device().
+  [[nodiscard]] DeviceAllocator* ready_device(int ordinal) const {
+    const bool ready =
+        phase_.load(std::memory_order_acquire) == kReady && ordinal >= 0 && ordinal < device_count_;
+    return ready ? used_device(ordinal) : nullptr;
+  }
   // Starts and checks the ordinal; null if the device has not been used.
   Result<DeviceAllocator*> device_if_used(int ordinal);
   // The used device whose address range holds `address`; null if there is none. Never starts.
