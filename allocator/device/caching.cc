@@ -16,7 +16,8 @@ constexpr std::uint64_t kLargeShare = 64;
 // How much of a full depot goes at once.
 constexpr std::uint64_t kGoesShare = 8;
 // Where memory may run short only small blocks are kept, and only blocks of the very size are given out.
-constexpr Bytes kLargestWhenTight = 32 * kKiB;
+constexpr Bytes kLargestWhenTight = 64 * kKiB;
+constexpr std::uint64_t kPlentyShare = 25;
 // Streams that one thread keeps blocks for: programs that make a stream for each request have no end of them.
 constexpr std::size_t kMostStreams = 32;
 // How often caches that rest are looked for: in calls under the lock, and in time.
@@ -36,12 +37,21 @@ StreamId one_name(StreamId stream) {
 
 // Whether caches may be used, and how much they may hold. Called whenever something of it changed.
 void DeviceAllocator::Impl::set_caching() {
-  caching.exact.store(tight, std::memory_order_relaxed);
+  note_pressure();
   const Bytes share(capacity().count() / kKeptShare);
   caching.most = std::min(share, kKeptMost);
   caching.most_large = Bytes(capacity().count() / kLargeShare);
   const bool off = !caching.wanted || filling_pool() || sink != nullptr;
   caching.off.store(off, std::memory_order_relaxed);
+}
+
+// Small blocks of the very size alone are kept where memory may run short: once half of it is taken, or, with
+// several streams that share it, once it is not next to nothing.
+void DeviceAllocator::Impl::note_pressure() {
+  const bool shared = streams.several() && kPlentyShare * physical.reserved() >= capacity();
+  if (caching.exact.load(std::memory_order_relaxed) != (tight || shared)) {
+    caching.exact.store(tight || shared, std::memory_order_relaxed);
+  }
 }
 
 // A kept block for the request, at once, or null.
@@ -119,6 +129,7 @@ Depot& DeviceAllocator::Impl::depot_of(const StreamClock& clock) {
 // own name.
 void DeviceAllocator::Impl::open_cache(StreamClock& clock) {
   look_after_caches();
+  note_pressure();
   const bool vouched =
       clock.identity != 0 || clock.stream.value() == 0 || clock.stream.is_per_thread();
   if (caching.off.load(std::memory_order_relaxed) || !vouched || clock.captured || clock.foreign ||

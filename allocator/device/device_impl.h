@@ -69,6 +69,7 @@ class DeviceAllocator::Impl {
 
   // caching.cc
   void set_caching();
+  void note_pressure();
   VirtAddr take_kept(Bytes requested, StreamId stream);
   bool keep(VirtAddr address, Status* status);
   Depot& depot_of(const StreamClock& clock);

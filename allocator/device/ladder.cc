@@ -64,7 +64,8 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
     return allocate_plain(size, requested, clock);
   }
   // A request that a cache will serve next time.
-  const bool for_cache = size <= KeptBlocks::kLargestBinned && !tight && !pool.is_private() &&
+  const bool for_cache = size <= KeptBlocks::kLargestBinned && !pool.is_private() &&
+                         !caching.exact.load(std::memory_order_relaxed) &&
                          !caching.off.load(std::memory_order_relaxed);
   if (for_cache) {
     size = KeptBlocks::class_size(size);

@@ -107,7 +107,8 @@ NOFRAG_API nofrag_status nofrag_device_count(int* count) NOFRAG_NOEXCEPT;
 
 /* ---- Blocks ---- */
 
-/* A block of at least `size` bytes on `device`, for work queued on `stream`. Aligned to 512 bytes.
+/* A block of at least `size` bytes on `device`, for work queued on `stream`. Aligned to 512 bytes; up to an
+ * eighth larger than asked for where it comes from a thread's cache.
  * The caller owns it until nofrag_free. Does not wait for the GPU unless memory is short.
  * NULL on failure (NOFRAG_OUT_OF_MEMORY, NOFRAG_LIMIT, NOFRAG_INVALID_ARGUMENT for a wrong device,
  * ...) and for size 0, which is not an error: then the last status is NOFRAG_OK. */
@@ -147,7 +148,8 @@ NOFRAG_API nofrag_status nofrag_unpin(const void* address) NOFRAG_NOEXCEPT;
 /* REQUIRED before a stream of `device` that nofrag has seen is destroyed: a last event is recorded on
  * it, and its handle is not used again. (The driver gives the handle to the next stream made, while
  * the old one's work may still run, and asking about a dead handle can crash it. With a driver for
- * CUDA 12 or newer, memory is not reused too early even if the call is forgotten.) Blocks allocated on
+ * CUDA 12 or newer and check_streams:true, or thread_caches:false, memory is not reused too early even if
+ * the call is forgotten.) Blocks allocated on
  * the stream may be freed before or after. NOFRAG_CAPTURING while it is being captured. */
 NOFRAG_API nofrag_status nofrag_retire_stream(int device, void* stream) NOFRAG_NOEXCEPT;
 
@@ -155,7 +157,7 @@ typedef struct nofrag_block_info {
   uint32_t struct_size;
   uint32_t version;
   void* address;           /* first byte of the block */
-  uint64_t size;           /* its size, rounded up to 512 bytes */
+  uint64_t size;           /* its size, rounded up to 512 bytes or a size class */
   uint64_t requested_size; /* what was asked for */
   void* stream;            /* the stream it was allocated on */
   uint64_t pool_first;     /* its pool; 0, 0 is the default pool */
