@@ -6,13 +6,9 @@
 //   locked  without them: every call takes the device's lock
 //
 // Each path goes through nofrag_golden_region kRounds times, on which callgrind turns its collection on and
-// off and writes a profile; the first ones warm up. Standard output says in which order:
-//   object BIAS FILE        a loaded object, and what its addresses are shifted by
-//   path NAME OPERATIONS    kRounds profiles, of so many operations each
-#include <link.h>
-
+// off and writes a profile; all but the last warm up. Standard output says in which order, by lines
+// "path NAME OPERATIONS": kRounds profiles of so many operations each. (The loop around them is in the counts.)
 #include <array>
-#include <cinttypes>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -186,9 +182,8 @@ class OtherThread {
 
 // This thread allocates, another frees: what it frees comes back to this one.
 template <typename Door>
-void between_threads(Door& door, const std::string& group) {
+void between_threads(Door& door, OtherThread& other, const std::string& group) {
   std::vector<std::uint64_t> blocks(kBetweenThreads);
-  OtherThread other;
   const auto allocate_all = [&door, &blocks] {
     for (std::uint64_t& block : blocks) {
       block = door.allocate(kSmallSize);
@@ -212,29 +207,23 @@ void between_threads(Door& door, const std::string& group) {
 }
 
 template <typename Door>
-void all_paths(Door& door, const std::string& group) {
+void all_paths(Door& door, OtherThread& other, const std::string& group) {
   batches(door, group);
   pairs(door, group + "/pair_1m", kMiB);
   pairs(door, group + "/pair_64m", kLargeSize);
-  between_threads(door, group);
+  between_threads(door, other, group);
 }
 
-int print_object(dl_phdr_info* info, std::size_t /*size*/, void* program) {
-  const char* const name =
-      info->dlpi_name[0] == '\0' ? static_cast<char*>(program) : info->dlpi_name;
-  std::printf("object %#" PRIx64 " %s\n", static_cast<std::uint64_t>(info->dlpi_addr), name);
-  return 0;
-}
-
-void run(char* program, bool thread_caches) {
-  dl_iterate_phdr(print_object, program);
+void run(bool thread_caches) {
   const std::string group = thread_caches ? "caches" : "locked";
   Options options;
   options.thread_caches = thread_caches;
+  // From the beginning: the C library does without atomic instructions while there is one thread.
+  OtherThread other;
   CApiDoor c_api(thread_caches);
-  all_paths(c_api, group + "/c_api");
+  all_paths(c_api, other, group + "/c_api");
   DeviceDoor device(options);
-  all_paths(device, group + "/device");
+  all_paths(device, other, group + "/device");
   if (thread_caches) {
     // Asks the driver each time whether the stream is the one it knows: for no_lock.py to find.
     options.check_streams = true;
@@ -252,6 +241,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: fast_path caches|locked\n");
     return 2;
   }
-  nofrag::bench::run(argv[0], mode == "caches");
+  nofrag::bench::run(mode == "caches");
   return 0;
 }
