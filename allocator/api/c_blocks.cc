@@ -145,6 +145,10 @@ void* nofrag_malloc_single(size_t size, int device, void* stream) noexcept {
 
 nofrag_status nofrag_free(void* block) noexcept {
   Process& process = Process::instance();
+  DeviceAllocator* const owner = process.owner(VirtAddr(block));
+  if (owner != nullptr && owner->free(VirtAddr(block)).ok()) [[likely]] {
+    return NOFRAG_OK;
+  }
   if (block == nullptr || process.exiting()) {
     return NOFRAG_OK;
   }
@@ -152,8 +156,9 @@ nofrag_status nofrag_free(void* block) noexcept {
     nofrag::log_line(nofrag::LogLevel::kWarning,
                      "memory freed in a forked child stays with the parent (said once)");
   }
+  // Again, for what to say of a failure.
   return on_owner(block,
-                  [&](DeviceAllocator* owner) { return owner->free(VirtAddr(block)).code(); });
+                  [&](DeviceAllocator* device) { return device->free(VirtAddr(block)).code(); });
 }
 
 nofrag_status nofrag_record_stream(void* address, void* stream) noexcept {

@@ -11,13 +11,13 @@ namespace {
 
 // What one thread keeps for one stream, and what a depot holds, as parts of the device's memory or the limit.
 constexpr std::uint64_t kKeptShare = 2048;
-constexpr Bytes kKeptMost = 32 * kMiB;
+constexpr Bytes kKeptMost = 16 * kMiB;
 constexpr std::uint64_t kLargeShare = 64;
 // How much of a full depot goes at once.
 constexpr std::uint64_t kGoesShare = 8;
 // Where memory may run short only small blocks are kept, and only blocks of the very size are given out.
-constexpr Bytes kLargestWhenTight = 64 * kKiB;
-constexpr std::uint64_t kPlentyShare = 25;
+constexpr Bytes kLargestWhenTight = 32 * kKiB;
+constexpr std::uint64_t kPlentyShare = 64;
 // Streams that one thread keeps blocks for: programs that make a stream for each request have no end of them.
 constexpr std::size_t kMostStreams = 32;
 // How often caches that rest are looked for: in calls under the lock, and in time.
@@ -48,7 +48,8 @@ void DeviceAllocator::Impl::set_caching() {
 // Small blocks of the very size alone are kept where memory may run short: once half of it is taken, or, with
 // several streams that share it, once it is not next to nothing.
 void DeviceAllocator::Impl::note_pressure() {
-  const bool shared = streams.several() && kPlentyShare * physical.reserved() >= capacity();
+  caching.in_use = kPlentyShare * physical.reserved() >= capacity();
+  const bool shared = streams.several() && caching.in_use;
   if (caching.exact.load(std::memory_order_relaxed) != (tight || shared)) {
     caching.exact.store(tight || shared, std::memory_order_relaxed);
   }
@@ -169,7 +170,7 @@ bool DeviceAllocator::Impl::empty_caches(const StreamClock* forget) {
   return empty_caches([](const ThreadCache&) { return true; }, true, forget);
 }
 
-bool DeviceAllocator::Impl::empty_caches(const std::function<bool(const ThreadCache&)>& which,
+bool DeviceAllocator::Impl::empty_caches(const Which& which,
                                          bool depots,
                                          const StreamClock* forget) {
   note_peak();

@@ -27,6 +27,7 @@ struct Caching {
       true};  // now: not wanted, a pool is being filled, or somebody reads all events
   std::atomic<bool> exact{false};       // memory is tight: blocks of the very size only
   std::atomic<std::uint64_t> epoch{0};  // frees of large blocks that the heap has seen
+  bool in_use = false;                  // more than next to nothing of the device's memory is taken
   std::vector<std::shared_ptr<ThreadCache>> caches;
   std::vector<std::unique_ptr<Depot>> depots;  // by StreamClock::index
   // The device's own share of the counters: of blocks it took back, and of threads that ended.

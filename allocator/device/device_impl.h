@@ -75,9 +75,8 @@ class DeviceAllocator::Impl {
   Depot& depot_of(const StreamClock& clock);
   void open_cache(StreamClock& clock);
   bool empty_caches(const StreamClock* forget = nullptr);
-  bool empty_caches(const std::function<bool(const ThreadCache&)>& which,
-                    bool depots,
-                    const StreamClock* forget);
+  using Which = std::function<bool(const ThreadCache&)>;
+  bool empty_caches(const Which& which, bool depots, const StreamClock* forget);
   bool empty_own_cache();
   void make_room_for(const Block& block);
   void empty_ended_caches();

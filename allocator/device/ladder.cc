@@ -67,7 +67,7 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
   const bool for_cache = size <= KeptBlocks::kLargestBinned && !pool.is_private() &&
                          !caching.exact.load(std::memory_order_relaxed) &&
                          !caching.off.load(std::memory_order_relaxed);
-  if (for_cache) {
+  if (for_cache && !caching.in_use && !streams.several()) {
     size = KeptBlocks::class_size(size);
   }
   // With several streams what one has finished serves all, and merges with what is beside it.

@@ -224,19 +224,6 @@ Result<DeviceAllocator*> Process::make_device(int ordinal) {
   return allocator;
 }
 
-DeviceAllocator* Process::owner(VirtAddr address) const {
-  if (phase_.load(std::memory_order_acquire) != kReady) {
-    return nullptr;
-  }
-  for (int i = 0; i < device_count_; ++i) {
-    DeviceAllocator* device = devices_[static_cast<std::size_t>(i)].load(std::memory_order_acquire);
-    if (device != nullptr && device->owns(address)) {
-      return device;
-    }
-  }
-  return nullptr;
-}
-
 StatsReport Process::stats_report() const {
   StatsReport report;
   report.pid = ::getpid();

@@ -56,7 +56,18 @@ class Process {
   // Starts and checks the ordinal; null if the device has not been used.
   Result<DeviceAllocator*> device_if_used(int ordinal);
   // The used device whose address range holds `address`; null if there is none. Never starts.
-  [[nodiscard]] DeviceAllocator* owner(VirtAddr address) const;
+  [[nodiscard]] DeviceAllocator* owner(VirtAddr address) const {
+    if (phase_.load(std::memory_order_acquire) != kReady) {
+      return nullptr;
+    }
+    for (int i = 0; i < device_count_; ++i) {
+      DeviceAllocator* device = used_device(i);
+      if (device != nullptr && device->owns(address)) {
+        return device;
+      }
+    }
+    return nullptr;
+  }
   // Null if it has not been used. pre: 0 <= ordinal < kMostDevices.
   [[nodiscard]] DeviceAllocator* used_device(int ordinal) const {
     return devices_[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire);
