@@ -17,7 +17,7 @@ constexpr std::uint64_t kLargeShare = 64;
 constexpr std::uint64_t kGoesShare = 8;
 // Where memory may run short only small blocks are kept, and only blocks of the very size are given out.
 constexpr Bytes kLargestWhenTight = 32 * kKiB;
-constexpr std::uint64_t kPlentyShare = 64;
+constexpr std::uint64_t kPlentyShare = 25;
 // Streams that one thread keeps blocks for: programs that make a stream for each request have no end of them.
 constexpr std::size_t kMostStreams = 32;
 // How often caches that rest are looked for: in calls under the lock, and in time.
@@ -208,6 +208,18 @@ bool DeviceAllocator::Impl::empty_caches(const Which& which,
 bool DeviceAllocator::Impl::empty_own_cache() {
   ThreadCache* cache = ThreadCache::mine(caching.allocator);
   return cache != nullptr && release_kept(cache->take_all_and_depots());
+}
+
+// A large request finds the heap as it would be if nothing were kept by this thread, and nothing large by others:
+// where it goes decides how much memory a job needs. (PyTorch's backward pass runs in a thread of its own.)
+void DeviceAllocator::Impl::empty_for_large() {
+  empty_own_cache();
+  const auto large = [](const ThreadCache& cache) { return cache.large_blocks.get() > 0; };
+  if (std::any_of(caching.caches.begin(), caching.caches.end(), [&large](const auto& cache) {
+        return large(*cache);
+      })) {
+    empty_caches(large, false, nullptr);
+  }
 }
 
 // If it was for want of room that the thread did not keep this block, some of what is in the way goes.

@@ -1,11 +1,11 @@
 // DeviceAllocator::Impl: the state of one device allocator, and the moves that its parts share.
 //
 // Layer: device (private header). Everything here runs under `mutex` unless it says otherwise.
-// Files: device_allocator.cc (the public calls), caching.cc (what threads keep), ladder.cc (one allocation from hit to failure),
-// backing.cc (physical memory under a placement), compose.cc (a view of what is free elsewhere),
-// cut.cc (idle handles cut under a block), supply.cc (idle handles), reclaim.cc (what is done or
-// released goes on), report.cc (statistics and the out-of-memory report), pin.cc (memory that must stay
-// where it is), single.cc (blocks in one handle).
+// Files: device_allocator.cc (the public calls), caching.cc (what threads keep), ladder.cc (one allocation from
+// hit to failure), backing.cc (physical memory under a placement), compose.cc (a view of what is free
+// elsewhere), cut.cc (idle handles cut under a block), supply.cc (idle handles), reclaim.cc (what is done or
+// released goes on), report.cc (statistics, the out-of-memory report), pin.cc (memory that must stay where it
+// is), single.cc (blocks in one handle).
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
 #include "base/ranked_mutex.h"
@@ -78,6 +77,7 @@ class DeviceAllocator::Impl {
   using Which = std::function<bool(const ThreadCache&)>;
   bool empty_caches(const Which& which, bool depots, const StreamClock* forget);
   bool empty_own_cache();
+  void empty_for_large();
   void make_room_for(const Block& block);
   void empty_ended_caches();
   void drop_ended_caches();

@@ -74,10 +74,8 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
   if (size >= kWorthSettling && streams.several() && !filling_pool()) {
     settle();
   }
-  // A large request finds the heap as it would be if nothing were kept here: where it goes decides how much
-  // memory a job needs.
   if (size > KeptBlocks::kLargestBinned) {
-    empty_own_cache();
+    empty_for_large();
   }
   if (Block* free = pool.heap.find_free(size, clock)) {
     const Placement placement{free->region, free->address, size, Bytes(0)};

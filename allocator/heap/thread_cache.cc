@@ -98,6 +98,7 @@ KeptBlocks& ThreadCache::add(StreamId stream, StreamClock& clock, Depot& depot) 
 
 Block* ThreadCache::take_all() {
   Block* all = nullptr;
+  large_blocks.set(0);
   for (const auto& kept : streams_) {
     all = chain_blocks(kept->take_all(), all);
   }

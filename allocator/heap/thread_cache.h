@@ -82,6 +82,9 @@ class ThreadCache {
     counters.allocations.add(1);
     counters.requested_bytes.add(static_cast<std::int64_t>(requested.count()));
     counters.kept_blocks.add(-1);
+    if (block.size > KeptBlocks::kLargestBinned) {
+      large_blocks.add(-1);
+    }
     counters.kept_bytes.add(-static_cast<std::int64_t>(block.size.count()));
     if (counters.kept_bytes.get() < counters.least_kept_bytes.get()) {
       counters.least_kept_bytes.set(counters.kept_bytes.get());
@@ -93,6 +96,9 @@ class ThreadCache {
     counters.requested_bytes.add(-static_cast<std::int64_t>(block.requested.count()));
     block.requested = Bytes(0);
     counters.kept_blocks.add(1);
+    if (block.size > KeptBlocks::kLargestBinned) {
+      large_blocks.add(1);
+    }
     counters.kept_bytes.add(static_cast<std::int64_t>(block.size.count()));
   }
 
@@ -113,6 +119,8 @@ class ThreadCache {
   // The allocator is gone: the thread may forget the cache.
   [[nodiscard]] bool allocator_gone() const { return orphan_.load(std::memory_order_acquire); }
   void note_allocator_gone() { orphan_.store(true, std::memory_order_release); }
+
+  ThreadCounter large_blocks;  // that are here now; 0 after take_all, whoever calls it
 
   std::int64_t uses_seen = 0;  // the device's: for telling caches that rest
 
