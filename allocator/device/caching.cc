@@ -57,7 +57,8 @@ void DeviceAllocator::Impl::note_pressure() {
 
 // A kept block for the request, at once, or null.
 VirtAddr DeviceAllocator::Impl::take_kept(Bytes requested, StreamId stream) {
-  if (caching.off.load(std::memory_order_relaxed) || requested > kLargestCached) {
+  if (caching.off.load(std::memory_order_relaxed) || requested.is_zero() ||
+      requested > kLargestCached) {
     return {};
   }
   ThreadCache* cache = ThreadCache::mine(caching.allocator);
