@@ -1,11 +1,7 @@
 // DeviceAllocator::Impl: the state of one device allocator, and the moves that its parts share.
 //
 // Layer: device (private header). Everything here runs under `mutex` unless it says otherwise.
-// Files: device_allocator.cc (the public calls), caching.cc (what threads keep), ladder.cc (one allocation from
-// hit to failure), backing.cc (physical memory under a placement), compose.cc (a view of what is free
-// elsewhere), cut.cc (idle handles cut under a block), supply.cc (idle handles), reclaim.cc (what is done or
-// released goes on), report.cc (statistics, the out-of-memory report), pin.cc (memory that must stay where it
-// is), single.cc (blocks in one handle).
+// Files: docs/design.md names what is in each.
 #pragma once
 
 #include <atomic>
@@ -99,6 +95,8 @@ class DeviceAllocator::Impl {
 
   // ladder.cc
   Result<Block*> climb(Pool& pool, Bytes requested, StreamClock& clock);
+  Result<Block*> climb_with(
+      Pool& pool, Bytes size, Bytes requested, StreamClock& clock, bool for_cache);
   [[nodiscard]] Bytes not_live() const;
   Block* hit_after(Pool& pool, bool emptied, Bytes size, Bytes requested, StreamClock& clock);
   // How far place() goes: what costs no wait; device-side and host waits too; and, last, the best

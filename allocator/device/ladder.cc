@@ -59,7 +59,7 @@ Bytes DeviceAllocator::Impl::not_live() const {
 }
 
 Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamClock& clock) {
-  Bytes size = round_up(requested, kBlockUnit);
+  const Bytes size = round_up(requested, kBlockUnit);
   if (!virtual_memory) {
     return allocate_plain(size, requested, clock);
   }
@@ -67,9 +67,17 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
   const bool for_cache = size <= KeptBlocks::kLargestBinned && !pool.is_private() &&
                          !caching.exact.load(std::memory_order_relaxed) &&
                          !caching.off.load(std::memory_order_relaxed);
-  if (for_cache && !caching.in_use && !streams.several()) {
-    size = KeptBlocks::class_size(size);
-  }
+  const bool by_class = for_cache && !caching.in_use && !streams.several();
+  const Bytes whole = by_class ? KeptBlocks::class_size(size) : size;
+  Result<Block*> block = climb_with(pool, whole, requested, clock, for_cache);
+  const bool short_of_memory = block.code() == Errc::kOutOfMemory || block.code() == Errc::kLimit;
+  // Nothing is refused for what only later requests would have used. (Memory may be short long before `tight`
+  // says so: others hold the device's.)
+  return short_of_memory && whole != size ? climb_with(pool, size, requested, clock, false) : block;
+}
+
+Result<Block*> DeviceAllocator::Impl::climb_with(
+    Pool& pool, Bytes size, Bytes requested, StreamClock& clock, bool for_cache) {
   // With several streams what one has finished serves all, and merges with what is beside it.
   if (size >= kWorthSettling && streams.several() && !filling_pool()) {
     settle();

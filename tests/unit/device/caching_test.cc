@@ -28,5 +28,15 @@ TEST_F(Caching, NothingIsNoRequestForACacheEither) {
   EXPECT_EQ(allocator_->allocate(Bytes(0), kA).code(), Errc::kInvalidArgument);
 }
 
+// More than asked for is taken for a cache, but nothing is refused for it: here other processes hold most of
+// the device, so that it is all but full though we have little of it.
+TEST_F(Caching, ARequestThatJustFitsIsNotRefusedForTheSizeOfItsClass) {
+  start(64 * kMiB, 2 * kMiB);
+  sim_->set_memory_of_others(kDevice, 62 * kMiB);
+  const VirtAddr most = allocate(2 * kMiB - 900 * kKiB);
+  ASSERT_FALSE(most.is_null());
+  EXPECT_FALSE(allocate(900 * kKiB).is_null());
+}
+
 }  // namespace
 }  // namespace nofrag
