@@ -33,7 +33,42 @@ StreamId one_name(StreamId stream) {
   return stream == kLegacy ? StreamId(0) : stream;
 }
 
+bool all(const ThreadCache&) {
+  return true;
+}
+
 }  // namespace
+
+Caching::Caches Caching::close_doors(const std::function<bool(const ThreadCache&)>& which) const {
+  Caches closed;
+  for (const auto& cache : caches) {
+    if (which(*cache)) {
+      cache->door.close();
+      closed.push_back(cache.get());
+    }
+  }
+  if (!closed.empty()) {
+    fence_everywhere();
+  }
+  for (const ThreadCache* cache : closed) {
+    cache->door.await();
+  }
+  return closed;
+}
+
+void Caching::open_doors(const Caches& closed) {
+  for (ThreadCache* cache : closed) {
+    cache->door.open();
+  }
+}
+
+Bytes Caching::kept_exactly() const {
+  // A block that went from a thread read already to one read later, or back, is counted twice or not at all.
+  const Caches closed = caches.size() > 1 ? close_doors(all) : Caches{};
+  const Bytes sum = kept();
+  open_doors(closed);
+  return sum;
+}
 
 // Whether caches may be used, and how much they may hold. Called whenever something of it changed.
 void DeviceAllocator::Impl::set_caching() {
@@ -164,44 +199,47 @@ void DeviceAllocator::Impl::open_cache(StreamClock& clock) {
 }
 
 // What threads keep goes back to the heap. True if there was anything.
-bool DeviceAllocator::Impl::empty_caches(const StreamClock* forget) {
-  if (forget == nullptr && caching.kept().is_zero()) {
+bool DeviceAllocator::Impl::empty_caches() {
+  // With several threads a sum of zero may be wrong.
+  if (caching.caches.size() <= 1 && caching.kept().is_zero()) {
     return false;
   }
-  return empty_caches([](const ThreadCache&) { return true; }, true, forget);
+  return empty_caches(all, true);
 }
 
-bool DeviceAllocator::Impl::empty_caches(const Which& which,
-                                         bool depots,
-                                         const StreamClock* forget) {
+bool DeviceAllocator::Impl::empty_caches(const Which& which, bool depots) {
   note_peak();
-  std::vector<ThreadCache*> closed;
-  for (const auto& cache : caching.caches) {
-    if (which(*cache)) {
-      cache->door.close();
-      closed.push_back(cache.get());
-    }
-  }
-  fence_everywhere();
+  const Caching::Caches closed = caching.close_doors(which);
   Block* chain = nullptr;
   for (ThreadCache* cache : closed) {
-    cache->door.await();
     chain = chain_blocks(cache->take_all(), chain);
-    if (forget != nullptr) {
-      cache->forget(forget);
-    }
+    cache->note_least();
   }
   for (const auto& depot : caching.depots) {
     if (depots && depot != nullptr) {
       chain = chain_blocks(depot->take_all(), chain);
     }
   }
-  for (ThreadCache* cache : closed) {
-    cache->counters.least_kept_bytes.set(cache->counters.kept_bytes.get());
-    cache->door.open();
-  }
+  Caching::open_doors(closed);
   drop_ended_caches();
   return release_kept(chain);
+}
+
+// What threads keep for this stream goes back, and they forget it: no others are stopped.
+void DeviceAllocator::Impl::forget_stream(const StreamClock& clock) {
+  note_peak();
+  const Caching::Caches closed =
+      caching.close_doors([&clock](const ThreadCache& cache) { return cache.knows(clock); });
+  Block* chain = nullptr;
+  for (ThreadCache* cache : closed) {
+    chain = chain_blocks(cache->forget(clock), chain);
+    cache->note_least();
+  }
+  if (clock.index < caching.depots.size() && caching.depots[clock.index] != nullptr) {
+    chain = chain_blocks(caching.depots[clock.index]->take_all(), chain);
+  }
+  Caching::open_doors(closed);
+  release_kept(chain);
 }
 
 // What the calling thread keeps goes back to the heap, and what lies in the depots of its streams: no door to
@@ -299,8 +337,20 @@ void DeviceAllocator::Impl::note_peak() {
     peak_allocated = std::max(peak_allocated, used + pending_bytes);
   }
   if (ThreadCache* cache = ThreadCache::mine(caching.allocator)) {
-    cache->counters.least_kept_bytes.set(cache->counters.kept_bytes.get());
+    cache->note_least();
   }
+}
+
+void DeviceAllocator::Impl::reset_peaks() {
+  const Caching::Caches closed = caching.close_doors(all);
+  for (ThreadCache* cache : closed) {
+    cache->note_least();
+  }
+  caching.own.least_kept_bytes.set(caching.own.kept_bytes.get());
+  peak_live = most_live();
+  peak_allocated = peak_live + pending_bytes;
+  physical.reset_peak();
+  Caching::open_doors(closed);
 }
 
 // Now and then: what threads keep that have not come for a while goes back.
@@ -329,8 +379,7 @@ void DeviceAllocator::Impl::look_after_caches() {
         [&resting](const ThreadCache& cache) {
           return std::find(resting.begin(), resting.end(), &cache) != resting.end();
         },
-        false,
-        nullptr);
+        false);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -48,6 +49,13 @@ struct Caching {
     return total < 0 ? 0 : static_cast<std::uint64_t>(total);
   }
   [[nodiscard]] Bytes kept() const { return Bytes(count(&ThreadCounters::kept_bytes)); }
+  // Not off by what threads do: they are stopped for it, unless there is only one to read.
+  [[nodiscard]] Bytes kept_exactly() const;
+
+  // The threads of these caches stay outside until open_doors.
+  using Caches = std::vector<ThreadCache*>;
+  [[nodiscard]] Caches close_doors(const std::function<bool(const ThreadCache&)>& which) const;
+  static void open_doors(const Caches& closed);
 };
 
 }  // namespace nofrag

@@ -69,9 +69,10 @@ class DeviceAllocator::Impl {
   bool keep(VirtAddr address, Status* status);
   Depot& depot_of(const StreamClock& clock);
   void open_cache(StreamClock& clock);
-  bool empty_caches(const StreamClock* forget = nullptr);
+  bool empty_caches();
   using Which = std::function<bool(const ThreadCache&)>;
-  bool empty_caches(const Which& which, bool depots, const StreamClock* forget);
+  bool empty_caches(const Which& which, bool depots);
+  void forget_stream(const StreamClock& clock);
   bool empty_own_cache();
   void empty_for_large();
   void make_room_for(const Block& block);
@@ -80,6 +81,7 @@ class DeviceAllocator::Impl {
   bool release_kept(Block* chain);
   [[nodiscard]] Bytes most_live() const;
   void note_peak();
+  void reset_peaks();
   void look_after_caches();
 
   // compose.cc
@@ -97,7 +99,7 @@ class DeviceAllocator::Impl {
   Result<Block*> climb(Pool& pool, Bytes requested, StreamClock& clock);
   Result<Block*> climb_with(
       Pool& pool, Bytes size, Bytes requested, StreamClock& clock, bool for_cache);
-  [[nodiscard]] Bytes not_live() const;
+  [[nodiscard]] bool hopeless(Bytes size, Bytes more) const;
   Block* hit_after(Pool& pool, bool emptied, Bytes size, Bytes requested, StreamClock& clock);
   // How far place() goes: what costs no wait; device-side and host waits too; and, last, the best
   // composition of all there is, whatever it costs.

@@ -53,9 +53,13 @@ void DeviceAllocator::Impl::count_rung(Rung rung, Bytes size) {
   emit(EventKind::kRung, VirtAddr{}, size, StreamId{}, static_cast<std::uint32_t>(rung));
 }
 
-// More than this of what is held no layout, wait or release could ever give to one block.
-Bytes DeviceAllocator::Impl::not_live() const {
-  return physical.reserved() - (live_bytes - std::min(live_bytes, caching.kept()));
+// More than all that is not live and `more` together: no layout, wait or release could ever serve it.
+bool DeviceAllocator::Impl::hopeless(Bytes size, Bytes more) const {
+  const auto beyond = [&](Bytes kept) {
+    return size > physical.reserved() - (live_bytes - std::min(live_bytes, kept)) + more;
+  };
+  // What threads do meanwhile must not be the reason.
+  return beyond(caching.kept()) && beyond(caching.kept_exactly());
 }
 
 Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamClock& clock) {
@@ -108,7 +112,7 @@ Result<Block*> DeviceAllocator::Impl::climb_with(
   if (size > std::max(physical.limit(), physical.reserved())) {
     return Errc::kLimit;
   }
-  if (size > not_live() + (capacity() - std::min(capacity(), physical.reserved()))) {
+  if (hopeless(size, capacity() - std::min(capacity(), physical.reserved()))) {
     return physical.limit() < info.total_memory ? Errc::kLimit : Errc::kOutOfMemory;
   }
   const Result<Block*> easy = place(pool, size, requested, clock, Effort::kEasy);
@@ -123,7 +127,7 @@ Result<Block*> DeviceAllocator::Impl::climb_with(
   }
   // Nor is anything waited for or taken apart in vain where others have what is missing.
   const Result<MemoryInfo> memory = driver.memory_info(device);
-  if (memory.ok() && size > not_live() + memory.value().free) {
+  if (memory.ok() && hopeless(size, memory.value().free)) {
     return easy.error();
   }
   // Under pressure: other streams' memory behind device-side waits, idle memory behind host waits.

@@ -131,13 +131,7 @@ void DeviceAllocator::Impl::note_failure(Bytes requested, StreamId stream, Error
 
 // What threads do meanwhile would not add up: their doors are closed.
 void DeviceAllocator::Impl::check_blocks() const {
-  for (const auto& cache : caching.caches) {
-    cache->door.close();
-  }
-  fence_everywhere();
-  for (const auto& cache : caching.caches) {
-    cache->door.await();
-  }
+  const Caching::Caches closed = caching.close_doors([](const ThreadCache&) { return true; });
   Bytes live;
   Bytes kept;
   std::int64_t requested = 0;
@@ -156,9 +150,7 @@ void DeviceAllocator::Impl::check_blocks() const {
                "what threads keep differs from the blocks");
   NOFRAG_CHECK(requested == requested_bytes + caching.sum(&ThreadCounters::requested_bytes),
                "requested bytes differ from the blocks");
-  for (const auto& cache : caching.caches) {
-    cache->door.open();
-  }
+  Caching::open_doors(closed);
 }
 
 void DeviceAllocator::Impl::check_locked() const {

@@ -38,5 +38,26 @@ TEST_F(Caching, ARequestThatJustFitsIsNotRefusedForTheSizeOfItsClass) {
   EXPECT_FALSE(allocate(900 * kKiB).is_null());
 }
 
+TEST_F(Caching, PeaksStartAgainFromWhatIsLive) {
+  start(kGiB);
+  keep(10, 16 * kKiB);
+  keep(10, 16 * kKiB);
+  allocator_->reset_peaks();
+  const DeviceStats s = allocator_->stats();
+  EXPECT_EQ(s.live, Bytes(0));
+  EXPECT_EQ(s.peak_live, Bytes(0));
+  EXPECT_EQ(s.peak_allocated, Bytes(0));
+}
+
+TEST_F(Caching, ARetiredStreamTakesNothingFromTheOthers) {
+  start(kGiB);
+  keep(4, 16 * kKiB, kA);
+  const Bytes of_a = allocator_->stats().kept;
+  keep(4, 16 * kKiB, kB);
+  ASSERT_GT(allocator_->stats().kept, of_a);
+  EXPECT_TRUE(allocator_->retire_stream(kB).ok());
+  EXPECT_EQ(allocator_->stats().kept, of_a);
+}
+
 }  // namespace
 }  // namespace nofrag
