@@ -151,17 +151,6 @@ bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
   return done;
 }
 
-Depot& DeviceAllocator::Impl::depot_of(const StreamClock& clock) {
-  if (caching.depots.size() <= clock.index) {
-    caching.depots.resize(clock.index + 1);
-  }
-  auto& depot = caching.depots[clock.index];
-  if (depot == nullptr) {
-    depot = std::make_unique<Depot>();
-  }
-  return *depot;
-}
-
 // From now on this thread keeps what is freed of the stream. `stream`: what the caller calls it, if it is its
 // own name.
 void DeviceAllocator::Impl::open_cache(StreamClock& clock) {
@@ -194,8 +183,9 @@ void DeviceAllocator::Impl::open_cache(StreamClock& clock) {
     Block* chain = cache->take_all();
     cache->forget_all();
     release_kept(chain);
+    drop_unused_depots();
   }
-  cache->add(name, clock, depot_of(clock));
+  cache->add(name, clock, caching.depots[clock.index]);
 }
 
 // What threads keep goes back to the heap. True if there was anything.
@@ -215,10 +205,8 @@ bool DeviceAllocator::Impl::empty_caches(const Which& which, bool depots) {
     chain = chain_blocks(cache->take_all(), chain);
     cache->note_least();
   }
-  for (const auto& depot : caching.depots) {
-    if (depots && depot != nullptr) {
-      chain = chain_blocks(depot->take_all(), chain);
-    }
+  for (auto& [index, depot] : caching.depots) {
+    chain = chain_blocks(depots ? depot.take_all() : nullptr, chain);
   }
   Caching::open_doors(closed);
   drop_ended_caches();
@@ -235,8 +223,9 @@ void DeviceAllocator::Impl::forget_stream(const StreamClock& clock) {
     chain = chain_blocks(cache->forget(clock), chain);
     cache->note_least();
   }
-  if (clock.index < caching.depots.size() && caching.depots[clock.index] != nullptr) {
-    chain = chain_blocks(caching.depots[clock.index]->take_all(), chain);
+  if (const auto depot = caching.depots.find(clock.index); depot != caching.depots.end()) {
+    chain = chain_blocks(depot->second.take_all(), chain);
+    caching.depots.erase(depot);
   }
   Caching::open_doors(closed);
   release_kept(chain);
@@ -287,7 +276,7 @@ void DeviceAllocator::Impl::empty_ended_caches() {
 
 // Threads that have ended leave their counters; what they kept must be out already.
 void DeviceAllocator::Impl::drop_ended_caches() {
-  std::erase_if(caching.caches, [this](const std::shared_ptr<ThreadCache>& cache) {
+  const auto gone = std::erase_if(caching.caches, [this](const std::shared_ptr<ThreadCache>& cache) {
     if (!cache->thread_ended() || !cache->empty()) {
       return false;
     }
@@ -301,6 +290,28 @@ void DeviceAllocator::Impl::drop_ended_caches() {
     caching.own.least_kept_bytes.set(caching.own.kept_bytes.get());
     return true;
   });
+  if (gone > 0) {
+    drop_unused_depots();
+  }
+}
+
+// Nobody takes from the depots of streams that no thread knows any more: their own threads have ended.
+void DeviceAllocator::Impl::drop_unused_depots() {
+  std::vector<const Depot*> used;
+  for (const auto& cache : caching.caches) {
+    cache->for_each_depot([&used](const Depot& depot) { used.push_back(&depot); });
+  }
+  std::sort(used.begin(), used.end());
+  Block* chain = nullptr;
+  for (auto at = caching.depots.begin(); at != caching.depots.end();) {
+    if (std::binary_search(used.begin(), used.end(), &at->second)) {
+      ++at;
+      continue;
+    }
+    chain = chain_blocks(at->second.take_all(), chain);
+    at = caching.depots.erase(at);
+  }
+  release_kept(chain);
 }
 
 // Gives a chain of kept blocks to the heap. True if there was one.

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -30,7 +31,7 @@ struct Caching {
   std::atomic<std::uint64_t> epoch{0};  // frees of large blocks that the heap has seen
   bool in_use = false;                  // more than next to nothing of the device's memory is taken
   std::vector<std::shared_ptr<ThreadCache>> caches;
-  std::vector<std::unique_ptr<Depot>> depots;  // by StreamClock::index
+  std::map<std::uint32_t, Depot> depots;  // by StreamClock::index; nodes never move
   // The device's own share of the counters: of blocks it took back, and of threads that ended.
   ThreadCounters own;
   std::uint32_t calls_since_look = 0;

@@ -67,7 +67,7 @@ class DeviceAllocator::Impl {
   void note_pressure();
   VirtAddr take_kept(Bytes requested, StreamId stream);
   bool keep(VirtAddr address, Status* status);
-  Depot& depot_of(const StreamClock& clock);
+  void drop_unused_depots();
   void open_cache(StreamClock& clock);
   bool empty_caches();
   using Which = std::function<bool(const ThreadCache&)>;

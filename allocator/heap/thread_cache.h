@@ -114,6 +114,12 @@ class ThreadCache {
   void note_least() { counters.least_kept_bytes.set(counters.kept_bytes.get()); }
   // The same, but whatever the thread does meanwhile.
   [[nodiscard]] bool knows(const StreamClock& clock) const;
+  template <typename Visitor>
+  void for_each_depot(Visitor&& visit) const {
+    for (const auto& kept : streams_) {
+      visit(kept->depot);
+    }
+  }
   [[nodiscard]] std::size_t stream_count() const { return streams_.size(); }
   [[nodiscard]] bool empty() const;
 

@@ -59,5 +59,14 @@ TEST_F(Caching, ARetiredStreamTakesNothingFromTheOthers) {
   EXPECT_EQ(allocator_->stats().kept, of_a);
 }
 
+// Threads that come and go, each with a default stream of its own.
+TEST_F(Caching, WhatEndedThreadsPassedOnGoesBackToo) {
+  start(16 * kGiB);
+  for (int i = 0; i < 10; ++i) {
+    std::thread([this] { keep(300, 16 * kKiB, StreamId(2)); }).join();
+  }
+  EXPECT_LT(allocator_->stats().kept, 3U * 300 * 16 * kKiB);
+}
+
 }  // namespace
 }  // namespace nofrag
