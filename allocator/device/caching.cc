@@ -74,8 +74,8 @@ Bytes Caching::kept_exactly() const {
 void DeviceAllocator::Impl::set_caching() {
   note_pressure();
   const Bytes share(capacity().count() / kKeptShare);
-  caching.most = std::min(share, kKeptMost);
-  caching.most_large = Bytes(capacity().count() / kLargeShare);
+  caching.most.store(std::min(share, kKeptMost), std::memory_order_relaxed);
+  caching.most_large.store(Bytes(capacity().count() / kLargeShare), std::memory_order_relaxed);
   const bool off = !caching.wanted || filling_pool() || sink != nullptr;
   caching.off.store(off, std::memory_order_relaxed);
 }
@@ -137,10 +137,10 @@ bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
     if (KeptBlocks* kept = cache->of(block->clock)) {
       const bool exact = caching.exact.load(std::memory_order_relaxed);
       if (block->size <= (exact ? kLargestWhenTight : KeptBlocks::kLargestBinned)) {
-        done = kept->put(block, caching.most);
+        done = kept->put(block, caching.most.load(std::memory_order_relaxed));
       } else {
         done = !exact && block->epoch == caching.epoch.load(std::memory_order_relaxed) &&
-               kept->put_large(block, caching.most_large);
+               kept->put_large(block, caching.most_large.load(std::memory_order_relaxed));
       }
       if (done) {
         cache->note_kept(*block);
@@ -259,7 +259,8 @@ void DeviceAllocator::Impl::make_room_for(const Block& block) {
       block.size > (exact ? kLargestWhenTight : KeptBlocks::kLargestBinned)) {
     return;
   }
-  release_kept(kept->depot.take_down_to(caching.most - Bytes(caching.most.count() / kGoesShare)));
+  const Bytes most = caching.most.load(std::memory_order_relaxed);
+  release_kept(kept->depot.take_down_to(most - Bytes(most.count() / kGoesShare)));
 }
 
 // Nobody else comes to what ended threads kept.

@@ -3,7 +3,7 @@
 // Owns: a share in each thread's cache; the depots. Layer: device (private header).
 // Units: Bytes; counters are differences.
 // Invariants: kept blocks are in `blocks` of the device and live for their heap; kept() is their sum.
-// Threads: `off`, `exact` and `epoch` are written under the device's mutex and read by all; the rest is under
+// Threads: `most`, `off`, `exact` and `epoch` are written under the device's mutex and read by all; the rest is under
 // it. Failure: none.
 // Decision: docs/decisions/0006-thread-caches.md
 #pragma once
@@ -23,8 +23,8 @@ namespace nofrag {
 struct Caching {
   const std::uint64_t allocator = ThreadCache::new_allocator();
   bool wanted = false;  // by the options, and the device has virtual memory
-  Bytes most;           // that one thread keeps for one stream, and its depot
-  Bytes most_large;     // the same of blocks too large for bins
+  std::atomic<Bytes> most{};        // that one thread keeps for one stream, and its depot
+  std::atomic<Bytes> most_large{};  // the same of blocks too large for bins
   std::atomic<bool> off{
       true};  // now: not wanted, a pool is being filled, or somebody reads all events
   std::atomic<bool> exact{false};       // memory is tight: blocks of the very size only
