@@ -101,7 +101,9 @@ VirtAddr DeviceAllocator::Impl::take_kept(Bytes requested, StreamId stream) {
     return {};
   }
   Block* block = nullptr;
-  KeptBlocks* kept = cache->of(one_name(stream));
+  // Asked again inside: whoever switches caches off and empties them finds them empty from then on.
+  const bool off = caching.off.load(std::memory_order_relaxed);
+  KeptBlocks* kept = off ? nullptr : cache->of(one_name(stream));
   // A destroyed stream's handle may mean another stream now: whoever does not retire streams asks for checks.
   if (kept != nullptr && (!options.check_streams || kept->clock->identity == 0 ||
                           driver.stream_is(device, stream, kept->clock->identity))) {
@@ -133,7 +135,8 @@ bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
   if (block->kept.load(std::memory_order_relaxed)) {
     *status = Errc::kUnknownPointer;
     done = true;
-  } else if (block->uses == nullptr && block->pool == default_pool) {
+  } else if (block->uses == nullptr && block->pool == default_pool &&
+             !caching.off.load(std::memory_order_relaxed)) {
     if (KeptBlocks* kept = cache->of(block->clock)) {
       const bool exact = caching.exact.load(std::memory_order_relaxed);
       if (block->size <= (exact ? kLargestWhenTight : KeptBlocks::kLargestBinned)) {
@@ -211,6 +214,12 @@ bool DeviceAllocator::Impl::empty_caches(const Which& which, bool depots) {
   Caching::open_doors(closed);
   drop_ended_caches();
   return release_kept(chain);
+}
+
+// Nothing is kept, and nothing will be until set_caching() allows it.
+void DeviceAllocator::Impl::stop_caching() {
+  caching.off.store(true, std::memory_order_relaxed);
+  empty_caches(all, true);
 }
 
 // What threads keep for this stream goes back, and they forget it: no others are stopped.

@@ -427,7 +427,7 @@ OomReport DeviceAllocator::last_oom() const {
 
 void DeviceAllocator::set_event_sink(EventSink* sink) {
   const Lock lock(impl_->mutex);
-  impl_->empty_caches();
+  impl_->stop_caching();
   impl_->sink = sink;
   impl_->set_caching();
 }

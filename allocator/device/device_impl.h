@@ -70,6 +70,7 @@ class DeviceAllocator::Impl {
   void drop_unused_depots();
   void open_cache(StreamClock& clock);
   bool empty_caches();
+  void stop_caching();
   using Which = std::function<bool(const ThreadCache&)>;
   bool empty_caches(const Which& which, bool depots);
   void forget_stream(const StreamClock& clock);
