@@ -286,20 +286,21 @@ void DeviceAllocator::Impl::empty_ended_caches() {
 
 // Threads that have ended leave their counters; what they kept must be out already.
 void DeviceAllocator::Impl::drop_ended_caches() {
-  const auto gone = std::erase_if(caching.caches, [this](const std::shared_ptr<ThreadCache>& cache) {
-    if (!cache->thread_ended() || !cache->empty()) {
-      return false;
-    }
-    for (const auto counter : {&ThreadCounters::allocations,
-                               &ThreadCounters::frees,
-                               &ThreadCounters::requested_bytes,
-                               &ThreadCounters::kept_bytes,
-                               &ThreadCounters::kept_blocks}) {
-      (caching.own.*counter).add((cache->counters.*counter).get());
-    }
-    caching.own.least_kept_bytes.set(caching.own.kept_bytes.get());
-    return true;
-  });
+  const auto gone =
+      std::erase_if(caching.caches, [this](const std::shared_ptr<ThreadCache>& cache) {
+        if (!cache->thread_ended() || !cache->empty()) {
+          return false;
+        }
+        for (const auto counter : {&ThreadCounters::allocations,
+                                   &ThreadCounters::frees,
+                                   &ThreadCounters::requested_bytes,
+                                   &ThreadCounters::kept_bytes,
+                                   &ThreadCounters::kept_blocks}) {
+          (caching.own.*counter).add((cache->counters.*counter).get());
+        }
+        caching.own.least_kept_bytes.set(caching.own.kept_bytes.get());
+        return true;
+      });
   if (gone > 0) {
     drop_unused_depots();
   }

@@ -22,7 +22,7 @@ namespace nofrag {
 
 struct Caching {
   const std::uint64_t allocator = ThreadCache::new_allocator();
-  bool wanted = false;  // by the options, and the device has virtual memory
+  bool wanted = false;              // by the options, and the device has virtual memory
   std::atomic<Bytes> most{};        // that one thread keeps for one stream, and its depot
   std::atomic<Bytes> most_large{};  // the same of blocks too large for bins
   std::atomic<bool> off{
