@@ -1,8 +1,12 @@
 // What threads keep (device/caching.cc), through the allocator.
+#include <atomic>
+#include <map>
+#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "device_fixture.h"
+#include "heap/kept_blocks.h"
 
 namespace nofrag {
 namespace {
@@ -66,6 +70,130 @@ TEST_F(Caching, WhatEndedThreadsPassedOnGoesBackToo) {
     std::thread([this] { keep(300, 16 * kKiB, StreamId(2)); }).join();
   }
   EXPECT_LT(allocator_->stats().kept, 3U * 300 * 16 * kKiB);
+}
+
+TEST(Depots, GoDownByNoMoreThanIsAsked) {
+  constexpr Bytes kSize = 4 * kKiB;
+  Depot depot;
+  std::vector<Block> blocks(8);
+  for (Block& block : blocks) {
+    block.size = kSize;
+    block.batch_count = 1;
+    block.batch_bytes = kSize.count();
+    ASSERT_TRUE(depot.put(KeptBlocks::class_of(kSize), &block, kMiB));
+  }
+  EXPECT_NE(depot.take_down_to(4 * kSize), nullptr);
+  EXPECT_EQ(depot.bytes(), 4 * kSize) << "and the rest is still there";
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_NE(depot.take(KeptBlocks::class_of(kSize)), nullptr);
+  }
+}
+
+// Whatever is done to the allocator meanwhile, no block has two owners and none is lost.
+TEST_F(Caching, ThreadsGoOnWhileEverythingChanges) {
+  start(256 * kMiB);
+  sim_->set_completion(Completion::kClock);
+  sim_->set_stream_lag_us(0);
+  std::mutex mutex;
+  std::vector<VirtAddr> handed;  // from thread to thread
+  std::map<VirtAddr, Bytes> owned;
+  const auto own = [&](VirtAddr address, Bytes size) {
+    const std::lock_guard lock(mutex);
+    const auto after = owned.upper_bound(address);
+    EXPECT_TRUE(after == owned.end() || address + size <= after->first);
+    EXPECT_TRUE(after == owned.begin() ||
+                std::prev(after)->first + std::prev(after)->second <= address);
+    owned[address] = size;
+  };
+  const auto disown = [&](VirtAddr address) {
+    const std::lock_guard lock(mutex);
+    owned.erase(address);
+  };
+  const auto work = [&](std::uint64_t seed, int steps) {
+    std::uint64_t random = seed;
+    const auto next = [&random](std::uint64_t below) {
+      random = random * 6364136223846793005U + 1442695040888963407U;
+      return (random >> 33) % below;
+    };
+    std::vector<VirtAddr> mine;
+    for (int i = 0; i < steps; ++i) {
+      if (next(2) == 0) {
+        const Bytes size(next(8) == 0 ? 1 + next(3 << 20) : 1 + next(64 << 10));
+        const StreamId streams[] = {kA, kB, StreamId(2), StreamId(0)};
+        const Result<VirtAddr> block = allocator_->allocate(size, streams[next(4)]);
+        if (block.ok()) {
+          own(block.value(), size);
+          mine.push_back(block.value());
+        }
+      } else if (!mine.empty()) {
+        std::swap(mine[next(mine.size())], mine.back());
+        VirtAddr block = mine.back();
+        mine.pop_back();
+        if (next(3) == 0) {
+          const std::lock_guard lock(mutex);
+          handed.push_back(block);
+          std::swap(handed[next(handed.size())], handed.back());
+          block = handed.back();
+          handed.pop_back();
+        }
+        if (next(16) == 0) {
+          EXPECT_TRUE(allocator_->record_stream(block, kC).ok());
+        }
+        disown(block);
+        EXPECT_TRUE(allocator_->free(block).ok());
+      }
+    }
+    for (const VirtAddr block : mine) {
+      disown(block);
+      EXPECT_TRUE(allocator_->free(block).ok());
+    }
+  };
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> workers;
+  for (std::uint64_t t = 0; t < 3; ++t) {
+    workers.emplace_back([&, t] {
+      for (std::uint64_t round = 0; round < 8; ++round) {
+        std::thread(work, 1000 * t + round, 300).join();
+      }
+    });
+  }
+  std::thread changes([&] {
+    for (std::uint64_t i = 0; !stop.load(); ++i) {
+      switch (i % 7) {
+        case 0:
+          allocator_->trim(Bytes(0));
+          break;
+        case 1:
+          allocator_->set_limit(i % 2 == 0 ? 64 * kMiB : kNoLimit);
+          break;
+        case 2:
+          EXPECT_TRUE(allocator_->retire_stream(kB).ok());
+          break;
+        case 3:
+          allocator_->reset_peaks();
+          break;
+        case 4:
+          allocator_->check();
+          break;
+        case 5:
+          begin_pool({1, i}, StreamId(77));
+          std::this_thread::yield();
+          EXPECT_TRUE(allocator_->end_allocate_to_pool({1, i}).ok());
+          EXPECT_TRUE(allocator_->release_pool({1, i}).ok());
+          break;
+        default:
+          EXPECT_LE(allocator_->stats().live, 256 * kMiB);
+          break;
+      }
+    }
+  });
+  for (std::thread& worker : workers) {
+    worker.join();
+  }
+  stop.store(true);
+  changes.join();
+  allocator_->trim(Bytes(0));
+  EXPECT_EQ(allocator_->stats().live_blocks, 0U);
 }
 
 }  // namespace
