@@ -194,8 +194,10 @@ std::string DeviceAllocator::last_oom_message() const {
     text += "The limit of " + human_bytes(s.limit) + " is reached. ";
   }
   const std::string pinned = s.pinned.is_zero() ? "" : " or in pinned ones";
+  // A request that is refused at once leaves threads what they keep.
+  const std::string kept = s.kept.is_zero() ? "" : human_bytes(s.kept) + " kept by threads, ";
   text += "nofrag holds " + human_bytes(s.reserved) + " from the driver: " + human_bytes(s.live) +
-          " live, " + human_bytes(s.pending) + " waiting for streams, " +
+          " live, " + human_bytes(s.pending) + " waiting for streams, " + kept +
           human_bytes(s.free_handles) + " free in whole handles, up to " +
           human_bytes(s.composable) + " more at the ends of used ones, " + human_bytes(s.stranded) +
           " in the middle of used ones" + pinned + ", out of reach. The driver has " +

@@ -72,6 +72,13 @@ TEST_F(Caching, WhatEndedThreadsPassedOnGoesBackToo) {
   EXPECT_LT(allocator_->stats().kept, 3U * 300 * 16 * kKiB);
 }
 
+TEST_F(Caching, TheReportOfAFailureNamesWhatThreadsKeep) {
+  start(64 * kMiB);
+  std::thread([this] { keep(4, 16 * kKiB); }).join();
+  EXPECT_TRUE(allocator_->allocate(65 * kMiB, kA).code() == Errc::kOutOfMemory);
+  EXPECT_NE(allocator_->last_oom_message().find("kept by threads"), std::string::npos);
+}
+
 TEST(Depots, GoDownByNoMoreThanIsAsked) {
   constexpr Bytes kSize = 4 * kKiB;
   Depot depot;
