@@ -1,7 +1,6 @@
 // DeviceAllocator::Impl: the state of one device allocator, and the moves that its parts share.
 //
 // Layer: device (private header). Everything here runs under `mutex` unless it says otherwise.
-// Files: docs/design.md names what is in each.
 #pragma once
 
 #include <atomic>
