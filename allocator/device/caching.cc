@@ -255,7 +255,7 @@ void DeviceAllocator::Impl::empty_for_large() {
   if (std::any_of(caching.caches.begin(), caching.caches.end(), [&large](const auto& cache) {
         return large(*cache);
       })) {
-    empty_caches(large, false, nullptr);
+    empty_caches(large, false);
   }
 }
 

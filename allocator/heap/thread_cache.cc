@@ -131,6 +131,9 @@ bool ThreadCache::knows(const StreamClock& clock) const {
 Block* ThreadCache::forget(const StreamClock& clock) {
   KeptBlocks* kept = find_clock(&clock);
   Block* all = kept == nullptr ? nullptr : kept->take_all();
+  for (const Block* block = all; block != nullptr; block = block->next_kept) {
+    large_blocks.add(block->size > KeptBlocks::kLargestBinned ? -1 : 0);
+  }
   std::erase_if(streams_, [&](const auto& known) { return known.get() == kept; });
   last_ = nullptr;
   return all;
