@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <thread>
 
 #include <linux/membarrier.h>
@@ -11,6 +12,9 @@
 
 namespace nofrag {
 namespace {
+
+constexpr int kYields = 1000;
+constexpr std::chrono::microseconds kNap{50};
 
 bool membarrier(int command) {
   return ::syscall(SYS_membarrier, command, 0, 0) == 0;
@@ -35,8 +39,13 @@ void fence_everywhere() {
 
 void Handshake::await() const {
   // The owner is inside for some tens of nanoseconds, unless it lost its processor there.
-  while (inside_.load(std::memory_order_seq_cst)) {
-    std::this_thread::yield();
+  for (int yields = 0; inside_.load(std::memory_order_seq_cst); ++yields) {
+    if (yields < kYields) {
+      std::this_thread::yield();
+    } else {
+      // To yield lets no thread of lower priority run, and the owner may be one.
+      std::this_thread::sleep_for(kNap);
+    }
   }
 }
 

@@ -33,14 +33,49 @@ StreamId one_name(StreamId stream) {
   return stream == kLegacy ? StreamId(0) : stream;
 }
 
+bool all(const ThreadCache&) {
+  return true;
+}
+
 }  // namespace
+
+Caching::Caches Caching::close_doors(const std::function<bool(const ThreadCache&)>& which) const {
+  Caches closed;
+  for (const auto& cache : caches) {
+    if (which(*cache)) {
+      cache->door.close();
+      closed.push_back(cache.get());
+    }
+  }
+  if (!closed.empty()) {
+    fence_everywhere();
+  }
+  for (const ThreadCache* cache : closed) {
+    cache->door.await();
+  }
+  return closed;
+}
+
+void Caching::open_doors(const Caches& closed) {
+  for (ThreadCache* cache : closed) {
+    cache->door.open();
+  }
+}
+
+Bytes Caching::kept_exactly() const {
+  // A block that went from a thread read already to one read later, or back, is counted twice or not at all.
+  const Caches closed = caches.size() > 1 ? close_doors(all) : Caches{};
+  const Bytes sum = kept();
+  open_doors(closed);
+  return sum;
+}
 
 // Whether caches may be used, and how much they may hold. Called whenever something of it changed.
 void DeviceAllocator::Impl::set_caching() {
   note_pressure();
   const Bytes share(capacity().count() / kKeptShare);
-  caching.most = std::min(share, kKeptMost);
-  caching.most_large = Bytes(capacity().count() / kLargeShare);
+  caching.most.store(std::min(share, kKeptMost), std::memory_order_relaxed);
+  caching.most_large.store(Bytes(capacity().count() / kLargeShare), std::memory_order_relaxed);
   const bool off = !caching.wanted || filling_pool() || sink != nullptr;
   caching.off.store(off, std::memory_order_relaxed);
 }
@@ -57,7 +92,8 @@ void DeviceAllocator::Impl::note_pressure() {
 
 // A kept block for the request, at once, or null.
 VirtAddr DeviceAllocator::Impl::take_kept(Bytes requested, StreamId stream) {
-  if (caching.off.load(std::memory_order_relaxed) || requested > kLargestCached) {
+  if (caching.off.load(std::memory_order_relaxed) || requested.is_zero() ||
+      requested > kLargestCached) {
     return {};
   }
   ThreadCache* cache = ThreadCache::mine(caching.allocator);
@@ -65,7 +101,9 @@ VirtAddr DeviceAllocator::Impl::take_kept(Bytes requested, StreamId stream) {
     return {};
   }
   Block* block = nullptr;
-  KeptBlocks* kept = cache->of(one_name(stream));
+  // Asked again inside: whoever switches caches off and empties them finds them empty from then on.
+  const bool off = caching.off.load(std::memory_order_relaxed);
+  KeptBlocks* kept = off ? nullptr : cache->of(one_name(stream));
   // A destroyed stream's handle may mean another stream now: whoever does not retire streams asks for checks.
   if (kept != nullptr && (!options.check_streams || kept->clock->identity == 0 ||
                           driver.stream_is(device, stream, kept->clock->identity))) {
@@ -97,14 +135,15 @@ bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
   if (block->kept.load(std::memory_order_relaxed)) {
     *status = Errc::kUnknownPointer;
     done = true;
-  } else if (block->uses == nullptr && block->pool == default_pool) {
+  } else if (block->uses == nullptr && block->pool == default_pool &&
+             !caching.off.load(std::memory_order_relaxed)) {
     if (KeptBlocks* kept = cache->of(block->clock)) {
       const bool exact = caching.exact.load(std::memory_order_relaxed);
       if (block->size <= (exact ? kLargestWhenTight : KeptBlocks::kLargestBinned)) {
-        done = kept->put(block, caching.most);
+        done = kept->put(block, caching.most.load(std::memory_order_relaxed));
       } else {
         done = !exact && block->epoch == caching.epoch.load(std::memory_order_relaxed) &&
-               kept->put_large(block, caching.most_large);
+               kept->put_large(block, caching.most_large.load(std::memory_order_relaxed));
       }
       if (done) {
         cache->note_kept(*block);
@@ -113,17 +152,6 @@ bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
   }
   cache->door.leave();
   return done;
-}
-
-Depot& DeviceAllocator::Impl::depot_of(const StreamClock& clock) {
-  if (caching.depots.size() <= clock.index) {
-    caching.depots.resize(clock.index + 1);
-  }
-  auto& depot = caching.depots[clock.index];
-  if (depot == nullptr) {
-    depot = std::make_unique<Depot>();
-  }
-  return *depot;
 }
 
 // From now on this thread keeps what is freed of the stream. `stream`: what the caller calls it, if it is its
@@ -158,49 +186,58 @@ void DeviceAllocator::Impl::open_cache(StreamClock& clock) {
     Block* chain = cache->take_all();
     cache->forget_all();
     release_kept(chain);
+    drop_unused_depots();
   }
-  cache->add(name, clock, depot_of(clock));
+  cache->add(name, clock, caching.depots[clock.index]);
 }
 
 // What threads keep goes back to the heap. True if there was anything.
-bool DeviceAllocator::Impl::empty_caches(const StreamClock* forget) {
-  if (forget == nullptr && caching.kept().is_zero()) {
+bool DeviceAllocator::Impl::empty_caches() {
+  // With several threads a sum of zero may be wrong.
+  if (caching.caches.size() <= 1 && caching.kept().is_zero()) {
     return false;
   }
-  return empty_caches([](const ThreadCache&) { return true; }, true, forget);
+  return empty_caches(all, true);
 }
 
-bool DeviceAllocator::Impl::empty_caches(const Which& which,
-                                         bool depots,
-                                         const StreamClock* forget) {
+bool DeviceAllocator::Impl::empty_caches(const Which& which, bool depots) {
   note_peak();
-  std::vector<ThreadCache*> closed;
-  for (const auto& cache : caching.caches) {
-    if (which(*cache)) {
-      cache->door.close();
-      closed.push_back(cache.get());
-    }
-  }
-  fence_everywhere();
+  const Caching::Caches closed = caching.close_doors(which);
   Block* chain = nullptr;
   for (ThreadCache* cache : closed) {
-    cache->door.await();
     chain = chain_blocks(cache->take_all(), chain);
-    if (forget != nullptr) {
-      cache->forget(forget);
-    }
+    cache->note_least();
   }
-  for (const auto& depot : caching.depots) {
-    if (depots && depot != nullptr) {
-      chain = chain_blocks(depot->take_all(), chain);
-    }
+  for (auto& [index, depot] : caching.depots) {
+    chain = chain_blocks(depots ? depot.take_all() : nullptr, chain);
   }
-  for (ThreadCache* cache : closed) {
-    cache->counters.least_kept_bytes.set(cache->counters.kept_bytes.get());
-    cache->door.open();
-  }
+  Caching::open_doors(closed);
   drop_ended_caches();
   return release_kept(chain);
+}
+
+// Nothing is kept, and nothing will be until set_caching() allows it.
+void DeviceAllocator::Impl::stop_caching() {
+  caching.off.store(true, std::memory_order_relaxed);
+  empty_caches(all, true);
+}
+
+// What threads keep for this stream goes back, and they forget it: no others are stopped.
+void DeviceAllocator::Impl::forget_stream(const StreamClock& clock) {
+  note_peak();
+  const Caching::Caches closed =
+      caching.close_doors([&clock](const ThreadCache& cache) { return cache.knows(clock); });
+  Block* chain = nullptr;
+  for (ThreadCache* cache : closed) {
+    chain = chain_blocks(cache->forget(clock), chain);
+    cache->note_least();
+  }
+  if (const auto depot = caching.depots.find(clock.index); depot != caching.depots.end()) {
+    chain = chain_blocks(depot->second.take_all(), chain);
+    caching.depots.erase(depot);
+  }
+  Caching::open_doors(closed);
+  release_kept(chain);
 }
 
 // What the calling thread keeps goes back to the heap, and what lies in the depots of its streams: no door to
@@ -218,7 +255,7 @@ void DeviceAllocator::Impl::empty_for_large() {
   if (std::any_of(caching.caches.begin(), caching.caches.end(), [&large](const auto& cache) {
         return large(*cache);
       })) {
-    empty_caches(large, false, nullptr);
+    empty_caches(large, false);
   }
 }
 
@@ -231,7 +268,8 @@ void DeviceAllocator::Impl::make_room_for(const Block& block) {
       block.size > (exact ? kLargestWhenTight : KeptBlocks::kLargestBinned)) {
     return;
   }
-  release_kept(kept->depot.take_down_to(caching.most - Bytes(caching.most.count() / kGoesShare)));
+  const Bytes most = caching.most.load(std::memory_order_relaxed);
+  release_kept(kept->depot.take_down_to(most - Bytes(most.count() / kGoesShare)));
 }
 
 // Nobody else comes to what ended threads kept.
@@ -248,20 +286,43 @@ void DeviceAllocator::Impl::empty_ended_caches() {
 
 // Threads that have ended leave their counters; what they kept must be out already.
 void DeviceAllocator::Impl::drop_ended_caches() {
-  std::erase_if(caching.caches, [this](const std::shared_ptr<ThreadCache>& cache) {
-    if (!cache->thread_ended() || !cache->empty()) {
-      return false;
+  const auto gone =
+      std::erase_if(caching.caches, [this](const std::shared_ptr<ThreadCache>& cache) {
+        if (!cache->thread_ended() || !cache->empty()) {
+          return false;
+        }
+        for (const auto counter : {&ThreadCounters::allocations,
+                                   &ThreadCounters::frees,
+                                   &ThreadCounters::requested_bytes,
+                                   &ThreadCounters::kept_bytes,
+                                   &ThreadCounters::kept_blocks}) {
+          (caching.own.*counter).add((cache->counters.*counter).get());
+        }
+        caching.own.least_kept_bytes.set(caching.own.kept_bytes.get());
+        return true;
+      });
+  if (gone > 0) {
+    drop_unused_depots();
+  }
+}
+
+// Nobody takes from the depots of streams that no thread knows any more: their own threads have ended.
+void DeviceAllocator::Impl::drop_unused_depots() {
+  std::vector<const Depot*> used;
+  for (const auto& cache : caching.caches) {
+    cache->for_each_depot([&used](const Depot& depot) { used.push_back(&depot); });
+  }
+  std::sort(used.begin(), used.end());
+  Block* chain = nullptr;
+  for (auto at = caching.depots.begin(); at != caching.depots.end();) {
+    if (std::binary_search(used.begin(), used.end(), &at->second)) {
+      ++at;
+      continue;
     }
-    for (const auto counter : {&ThreadCounters::allocations,
-                               &ThreadCounters::frees,
-                               &ThreadCounters::requested_bytes,
-                               &ThreadCounters::kept_bytes,
-                               &ThreadCounters::kept_blocks}) {
-      (caching.own.*counter).add((cache->counters.*counter).get());
-    }
-    caching.own.least_kept_bytes.set(caching.own.kept_bytes.get());
-    return true;
-  });
+    chain = chain_blocks(at->second.take_all(), chain);
+    at = caching.depots.erase(at);
+  }
+  release_kept(chain);
 }
 
 // Gives a chain of kept blocks to the heap. True if there was one.
@@ -298,8 +359,20 @@ void DeviceAllocator::Impl::note_peak() {
     peak_allocated = std::max(peak_allocated, used + pending_bytes);
   }
   if (ThreadCache* cache = ThreadCache::mine(caching.allocator)) {
-    cache->counters.least_kept_bytes.set(cache->counters.kept_bytes.get());
+    cache->note_least();
   }
+}
+
+void DeviceAllocator::Impl::reset_peaks() {
+  const Caching::Caches closed = caching.close_doors(all);
+  for (ThreadCache* cache : closed) {
+    cache->note_least();
+  }
+  caching.own.least_kept_bytes.set(caching.own.kept_bytes.get());
+  peak_live = most_live();
+  peak_allocated = peak_live + pending_bytes;
+  physical.reset_peak();
+  Caching::open_doors(closed);
 }
 
 // Now and then: what threads keep that have not come for a while goes back.
@@ -328,8 +401,7 @@ void DeviceAllocator::Impl::look_after_caches() {
         [&resting](const ThreadCache& cache) {
           return std::find(resting.begin(), resting.end(), &cache) != resting.end();
         },
-        false,
-        nullptr);
+        false);
   }
 }
 

@@ -3,7 +3,7 @@
 // Owns: a share in each thread's cache; the depots. Layer: device (private header).
 // Units: Bytes; counters are differences.
 // Invariants: kept blocks are in `blocks` of the device and live for their heap; kept() is their sum.
-// Threads: `off`, `exact` and `epoch` are written under the device's mutex and read by all; the rest is under
+// Threads: `most`, `off`, `exact` and `epoch` are written under the device's mutex and read by all; the rest is under
 // it. Failure: none.
 // Decision: docs/decisions/0006-thread-caches.md
 #pragma once
@@ -11,6 +11,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -20,16 +22,16 @@ namespace nofrag {
 
 struct Caching {
   const std::uint64_t allocator = ThreadCache::new_allocator();
-  bool wanted = false;  // by the options, and the device has virtual memory
-  Bytes most;           // that one thread keeps for one stream, and its depot
-  Bytes most_large;     // the same of blocks too large for bins
+  bool wanted = false;              // by the options, and the device has virtual memory
+  std::atomic<Bytes> most{};        // that one thread keeps for one stream, and its depot
+  std::atomic<Bytes> most_large{};  // the same of blocks too large for bins
   std::atomic<bool> off{
       true};  // now: not wanted, a pool is being filled, or somebody reads all events
   std::atomic<bool> exact{false};       // memory is tight: blocks of the very size only
   std::atomic<std::uint64_t> epoch{0};  // frees of large blocks that the heap has seen
   bool in_use = false;                  // more than next to nothing of the device's memory is taken
   std::vector<std::shared_ptr<ThreadCache>> caches;
-  std::vector<std::unique_ptr<Depot>> depots;  // by StreamClock::index
+  std::map<std::uint32_t, Depot> depots;  // by StreamClock::index; nodes never move
   // The device's own share of the counters: of blocks it took back, and of threads that ended.
   ThreadCounters own;
   std::uint32_t calls_since_look = 0;
@@ -48,6 +50,13 @@ struct Caching {
     return total < 0 ? 0 : static_cast<std::uint64_t>(total);
   }
   [[nodiscard]] Bytes kept() const { return Bytes(count(&ThreadCounters::kept_bytes)); }
+  // Not off by what threads do: they are stopped for it, unless there is only one to read.
+  [[nodiscard]] Bytes kept_exactly() const;
+
+  // The threads of these caches stay outside until open_doors.
+  using Caches = std::vector<ThreadCache*>;
+  [[nodiscard]] Caches close_doors(const std::function<bool(const ThreadCache&)>& which) const;
+  static void open_doors(const Caches& closed);
 };
 
 }  // namespace nofrag

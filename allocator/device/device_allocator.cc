@@ -364,7 +364,7 @@ Status DeviceAllocator::retire_stream(StreamId stream) {
   const Lock lock(s.mutex);
   // What threads keep for it is freed now: no stream may have it before the last marker is done.
   if (StreamClock* known = s.streams.known(stream)) {
-    s.empty_caches(known);
+    s.forget_stream(*known);
   }
   return s.streams.retire(stream);
 }
@@ -417,9 +417,7 @@ DeviceStats DeviceAllocator::stats() const {
 void DeviceAllocator::reset_peaks() {
   Impl& s = *impl_;
   const Lock lock(s.mutex);
-  s.peak_live = s.live_bytes - std::min(s.live_bytes, s.caching.kept());
-  s.peak_allocated = s.peak_live + s.pending_bytes;
-  s.physical.reset_peak();
+  s.reset_peaks();
 }
 
 OomReport DeviceAllocator::last_oom() const {
@@ -429,7 +427,7 @@ OomReport DeviceAllocator::last_oom() const {
 
 void DeviceAllocator::set_event_sink(EventSink* sink) {
   const Lock lock(impl_->mutex);
-  impl_->empty_caches();
+  impl_->stop_caching();
   impl_->sink = sink;
   impl_->set_caching();
 }

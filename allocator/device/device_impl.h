@@ -1,11 +1,6 @@
 // DeviceAllocator::Impl: the state of one device allocator, and the moves that its parts share.
 //
 // Layer: device (private header). Everything here runs under `mutex` unless it says otherwise.
-// Files: device_allocator.cc (the public calls), caching.cc (what threads keep), ladder.cc (one allocation from
-// hit to failure), backing.cc (physical memory under a placement), compose.cc (a view of what is free
-// elsewhere), cut.cc (idle handles cut under a block), supply.cc (idle handles), reclaim.cc (what is done or
-// released goes on), report.cc (statistics, the out-of-memory report), pin.cc (memory that must stay where it
-// is), single.cc (blocks in one handle).
 #pragma once
 
 #include <atomic>
@@ -71,11 +66,13 @@ class DeviceAllocator::Impl {
   void note_pressure();
   VirtAddr take_kept(Bytes requested, StreamId stream);
   bool keep(VirtAddr address, Status* status);
-  Depot& depot_of(const StreamClock& clock);
+  void drop_unused_depots();
   void open_cache(StreamClock& clock);
-  bool empty_caches(const StreamClock* forget = nullptr);
+  bool empty_caches();
+  void stop_caching();
   using Which = std::function<bool(const ThreadCache&)>;
-  bool empty_caches(const Which& which, bool depots, const StreamClock* forget);
+  bool empty_caches(const Which& which, bool depots);
+  void forget_stream(const StreamClock& clock);
   bool empty_own_cache();
   void empty_for_large();
   void make_room_for(const Block& block);
@@ -84,6 +81,7 @@ class DeviceAllocator::Impl {
   bool release_kept(Block* chain);
   [[nodiscard]] Bytes most_live() const;
   void note_peak();
+  void reset_peaks();
   void look_after_caches();
 
   // compose.cc
@@ -99,7 +97,9 @@ class DeviceAllocator::Impl {
 
   // ladder.cc
   Result<Block*> climb(Pool& pool, Bytes requested, StreamClock& clock);
-  [[nodiscard]] Bytes not_live() const;
+  Result<Block*> climb_with(
+      Pool& pool, Bytes size, Bytes requested, StreamClock& clock, bool for_cache);
+  [[nodiscard]] bool hopeless(Bytes size, Bytes more) const;
   Block* hit_after(Pool& pool, bool emptied, Bytes size, Bytes requested, StreamClock& clock);
   // How far place() goes: what costs no wait; device-side and host waits too; and, last, the best
   // composition of all there is, whatever it costs.

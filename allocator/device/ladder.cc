@@ -53,13 +53,17 @@ void DeviceAllocator::Impl::count_rung(Rung rung, Bytes size) {
   emit(EventKind::kRung, VirtAddr{}, size, StreamId{}, static_cast<std::uint32_t>(rung));
 }
 
-// More than this of what is held no layout, wait or release could ever give to one block.
-Bytes DeviceAllocator::Impl::not_live() const {
-  return physical.reserved() - (live_bytes - std::min(live_bytes, caching.kept()));
+// More than all that is not live and `more` together: no layout, wait or release could ever serve it.
+bool DeviceAllocator::Impl::hopeless(Bytes size, Bytes more) const {
+  const auto beyond = [&](Bytes kept) {
+    return size > physical.reserved() - (live_bytes - std::min(live_bytes, kept)) + more;
+  };
+  // What threads do meanwhile must not be the reason.
+  return beyond(caching.kept()) && beyond(caching.kept_exactly());
 }
 
 Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamClock& clock) {
-  Bytes size = round_up(requested, kBlockUnit);
+  const Bytes size = round_up(requested, kBlockUnit);
   if (!virtual_memory) {
     return allocate_plain(size, requested, clock);
   }
@@ -67,9 +71,17 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
   const bool for_cache = size <= KeptBlocks::kLargestBinned && !pool.is_private() &&
                          !caching.exact.load(std::memory_order_relaxed) &&
                          !caching.off.load(std::memory_order_relaxed);
-  if (for_cache && !caching.in_use && !streams.several()) {
-    size = KeptBlocks::class_size(size);
-  }
+  const bool by_class = for_cache && !caching.in_use && !streams.several();
+  const Bytes whole = by_class ? KeptBlocks::class_size(size) : size;
+  Result<Block*> block = climb_with(pool, whole, requested, clock, for_cache);
+  const bool short_of_memory = block.code() == Errc::kOutOfMemory || block.code() == Errc::kLimit;
+  // Nothing is refused for what only later requests would have used. (Memory may be short long before `tight`
+  // says so: others hold the device's.)
+  return short_of_memory && whole != size ? climb_with(pool, size, requested, clock, false) : block;
+}
+
+Result<Block*> DeviceAllocator::Impl::climb_with(
+    Pool& pool, Bytes size, Bytes requested, StreamClock& clock, bool for_cache) {
   // With several streams what one has finished serves all, and merges with what is beside it.
   if (size >= kWorthSettling && streams.several() && !filling_pool()) {
     settle();
@@ -100,7 +112,7 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
   if (size > std::max(physical.limit(), physical.reserved())) {
     return Errc::kLimit;
   }
-  if (size > not_live() + (capacity() - std::min(capacity(), physical.reserved()))) {
+  if (hopeless(size, capacity() - std::min(capacity(), physical.reserved()))) {
     return physical.limit() < info.total_memory ? Errc::kLimit : Errc::kOutOfMemory;
   }
   const Result<Block*> easy = place(pool, size, requested, clock, Effort::kEasy);
@@ -115,7 +127,7 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
   }
   // Nor is anything waited for or taken apart in vain where others have what is missing.
   const Result<MemoryInfo> memory = driver.memory_info(device);
-  if (memory.ok() && size > not_live() + memory.value().free) {
+  if (memory.ok() && hopeless(size, memory.value().free)) {
     return easy.error();
   }
   // Under pressure: other streams' memory behind device-side waits, idle memory behind host waits.

@@ -131,13 +131,7 @@ void DeviceAllocator::Impl::note_failure(Bytes requested, StreamId stream, Error
 
 // What threads do meanwhile would not add up: their doors are closed.
 void DeviceAllocator::Impl::check_blocks() const {
-  for (const auto& cache : caching.caches) {
-    cache->door.close();
-  }
-  fence_everywhere();
-  for (const auto& cache : caching.caches) {
-    cache->door.await();
-  }
+  const Caching::Caches closed = caching.close_doors([](const ThreadCache&) { return true; });
   Bytes live;
   Bytes kept;
   std::int64_t requested = 0;
@@ -156,9 +150,7 @@ void DeviceAllocator::Impl::check_blocks() const {
                "what threads keep differs from the blocks");
   NOFRAG_CHECK(requested == requested_bytes + caching.sum(&ThreadCounters::requested_bytes),
                "requested bytes differ from the blocks");
-  for (const auto& cache : caching.caches) {
-    cache->door.open();
-  }
+  Caching::open_doors(closed);
 }
 
 void DeviceAllocator::Impl::check_locked() const {
@@ -202,8 +194,10 @@ std::string DeviceAllocator::last_oom_message() const {
     text += "The limit of " + human_bytes(s.limit) + " is reached. ";
   }
   const std::string pinned = s.pinned.is_zero() ? "" : " or in pinned ones";
+  // A request that is refused at once leaves threads what they keep.
+  const std::string kept = s.kept.is_zero() ? "" : human_bytes(s.kept) + " kept by threads, ";
   text += "nofrag holds " + human_bytes(s.reserved) + " from the driver: " + human_bytes(s.live) +
-          " live, " + human_bytes(s.pending) + " waiting for streams, " +
+          " live, " + human_bytes(s.pending) + " waiting for streams, " + kept +
           human_bytes(s.free_handles) + " free in whole handles, up to " +
           human_bytes(s.composable) + " more at the ends of used ones, " + human_bytes(s.stranded) +
           " in the middle of used ones" + pinned + ", out of reach. The driver has " +

@@ -26,18 +26,32 @@ Block* chain_blocks(Block* more, Block* chain) {
 
 constexpr std::array<std::uint8_t, Depot::kClasses> KeptBlocks::kBatch = KeptBlocks::batches();
 
+void Depot::push(std::uint32_t size_class, Block* first, Block* last) {
+  std::atomic<Block*>& head = heads_[size_class];
+  Block* before = head.load(std::memory_order_relaxed);
+  do {
+    last->next_batch = before;
+  } while (!head.compare_exchange_weak(
+      before, first, std::memory_order_release, std::memory_order_relaxed));
+}
+
+void Depot::push_all(std::uint32_t size_class, Block* first) {
+  Block* last = first;
+  while (last != nullptr && last->next_batch != nullptr) {
+    last = last->next_batch;
+  }
+  if (last != nullptr) {
+    push(size_class, first, last);
+  }
+}
+
 bool Depot::put(std::uint32_t size_class, Block* batch, Bytes most) {
   const std::uint64_t size = batch->batch_bytes;
   if (bytes_.fetch_add(size, std::memory_order_relaxed) + size > most.count()) {
     bytes_.fetch_sub(size, std::memory_order_relaxed);
     return false;
   }
-  std::atomic<Block*>& head = heads_[size_class];
-  Block* before = head.load(std::memory_order_relaxed);
-  do {
-    batch->next_batch = before;
-  } while (!head.compare_exchange_weak(
-      before, batch, std::memory_order_release, std::memory_order_relaxed));
+  push(size_class, batch, batch);
   return true;
 }
 
@@ -51,17 +65,7 @@ Block* Depot::take(std::uint32_t size_class) {
   if (batch == nullptr) {
     return nullptr;
   }
-  if (Block* rest = std::exchange(batch->next_batch, nullptr); rest != nullptr) {
-    Block* last = rest;
-    while (last->next_batch != nullptr) {
-      last = last->next_batch;
-    }
-    Block* before = head.load(std::memory_order_relaxed);
-    do {
-      last->next_batch = before;
-    } while (!head.compare_exchange_weak(
-        before, rest, std::memory_order_release, std::memory_order_relaxed));
-  }
+  push_all(size_class, std::exchange(batch->next_batch, nullptr));
   bytes_.fetch_sub(batch->batch_bytes, std::memory_order_relaxed);
   return batch;
 }
@@ -71,15 +75,15 @@ Block* Depot::take_down_to(Bytes left) {
   for (std::uint32_t i = 0; i < kClasses && bytes_.load(std::memory_order_relaxed) > left.count();
        ++i) {
     // Not always the small ones first.
-    std::atomic<Block*>& head =
-        heads_[next_down_.fetch_add(1, std::memory_order_relaxed) % kClasses];
-    Block* batch = head.exchange(nullptr, std::memory_order_acquire);
-    while (batch != nullptr) {
+    const std::uint32_t size_class = next_down_.fetch_add(1, std::memory_order_relaxed) % kClasses;
+    Block* batch = heads_[size_class].exchange(nullptr, std::memory_order_acquire);
+    while (batch != nullptr && bytes_.load(std::memory_order_relaxed) > left.count()) {
       Block* next = std::exchange(batch->next_batch, nullptr);
       bytes_.fetch_sub(batch->batch_bytes, std::memory_order_relaxed);
       all = chain_blocks(batch, all);
       batch = next;
     }
+    push_all(size_class, batch);
   }
   return all;
 }

@@ -36,12 +36,16 @@ class Depot {
   bool put(std::uint32_t size_class, Block* batch, Bytes most);
   // Takes one batch, or nullptr.
   Block* take(std::uint32_t size_class);
-  // Batches, class by class, until at most `left` bytes are here; as one chain by next_kept.
+  // No more batches, class by class, than it takes until at most `left` bytes are here; as one chain by next_kept.
   Block* take_down_to(Bytes left);
   Block* take_all() { return take_down_to(Bytes(0)); }
   [[nodiscard]] Bytes bytes() const { return Bytes(bytes_.load(std::memory_order_relaxed)); }
 
  private:
+  // Batches by next_batch, in front of what is there.
+  void push(std::uint32_t size_class, Block* first, Block* last);
+  void push_all(std::uint32_t size_class, Block* first);
+
   std::array<std::atomic<Block*>, kClasses> heads_{};
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<std::uint32_t> next_down_{0};

@@ -123,9 +123,20 @@ void ThreadCache::forget_all() {
   last_ = nullptr;
 }
 
-void ThreadCache::forget(const StreamClock* clock) {
-  std::erase_if(streams_, [&](const auto& kept) { return kept->clock == clock; });
+bool ThreadCache::knows(const StreamClock& clock) const {
+  return std::any_of(
+      streams_.begin(), streams_.end(), [&](const auto& kept) { return kept->clock == &clock; });
+}
+
+Block* ThreadCache::forget(const StreamClock& clock) {
+  KeptBlocks* kept = find_clock(&clock);
+  Block* all = kept == nullptr ? nullptr : kept->take_all();
+  for (const Block* block = all; block != nullptr; block = block->next_kept) {
+    large_blocks.add(block->size > KeptBlocks::kLargestBinned ? -1 : 0);
+  }
+  std::erase_if(streams_, [&](const auto& known) { return known.get() == kept; });
   last_ = nullptr;
+  return all;
 }
 
 }  // namespace nofrag

@@ -104,12 +104,22 @@ class ThreadCache {
 
   // Under the device's lock, by the thread itself or with the door closed:
   KeptBlocks& add(StreamId stream, StreamClock& clock, Depot& depot);
-  // Everything kept, or what is kept for one stream, as one chain by next_kept. The counters stay.
+  // Everything kept, as one chain by next_kept. The counters stay.
   Block* take_all();
   Block* take_all_and_depots();
-  // Forgets the stream, or all, of which nothing may be kept any more.
-  void forget(const StreamClock* clock);
+  // Forgets the stream; what was kept for it, as take_all.
+  Block* forget(const StreamClock& clock);
+  // Forgets all, of which nothing may be kept any more.
   void forget_all();
+  void note_least() { counters.least_kept_bytes.set(counters.kept_bytes.get()); }
+  // The same, but whatever the thread does meanwhile.
+  [[nodiscard]] bool knows(const StreamClock& clock) const;
+  template <typename Visitor>
+  void for_each_depot(Visitor&& visit) const {
+    for (const auto& kept : streams_) {
+      visit(kept->depot);
+    }
+  }
   [[nodiscard]] std::size_t stream_count() const { return streams_.size(); }
   [[nodiscard]] bool empty() const;
 
