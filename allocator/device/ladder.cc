@@ -59,7 +59,8 @@ Bytes DeviceAllocator::Impl::not_live() const {
 }
 
 Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamClock& clock) {
-  Bytes size = round_up(requested, kBlockUnit);
+  const Bytes least = round_up(requested, kBlockUnit);
+  Bytes size = least;
   if (!virtual_memory) {
     return allocate_plain(size, requested, clock);
   }
@@ -95,21 +96,24 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
     return hit;
   }
   // More than there can ever be: refused before anything is moved for it.
-  if (size > info.total_memory) {
+  if (least > info.total_memory) {
     return Errc::kOutOfMemory;
   }
-  if (size > std::max(physical.limit(), physical.reserved())) {
+  if (least > std::max(physical.limit(), physical.reserved())) {
     return Errc::kLimit;
   }
-  if (size > not_live() + (capacity() - std::min(capacity(), physical.reserved()))) {
+  if (least > not_live() + (capacity() - std::min(capacity(), physical.reserved()))) {
     return physical.limit() < info.total_memory ? Errc::kLimit : Errc::kOutOfMemory;
   }
   const Result<Block*> easy = place(pool, size, requested, clock, Effort::kEasy);
   if (easy.ok()) {
     return easy;
   }
+  // From here on a cache's next request counts for nothing.
+  const bool less = least < size;
+  size = least;
   // What other threads keep is free too, but to take it stops them: only memory that runs short is worth it.
-  if (empty_caches()) {
+  if (empty_caches() || less) {
     if (Block* hit = hit_after(pool, true, size, requested, clock)) {
       return hit;
     }
