@@ -417,6 +417,17 @@ DeviceStats DeviceAllocator::stats() const {
 void DeviceAllocator::reset_peaks() {
   Impl& s = *impl_;
   const Lock lock(s.mutex);
+  // What was kept least counts from now on. The counters are the threads' own: their doors are closed.
+  for (const auto& cache : s.caching.caches) {
+    cache->door.close();
+  }
+  fence_everywhere();
+  for (const auto& cache : s.caching.caches) {
+    cache->door.await();
+    cache->counters.least_kept_bytes.set(cache->counters.kept_bytes.get());
+    cache->door.open();
+  }
+  s.caching.own.least_kept_bytes.set(s.caching.own.kept_bytes.get());
   s.peak_live = s.live_bytes - std::min(s.live_bytes, s.caching.kept());
   s.peak_allocated = s.peak_live + s.pending_bytes;
   s.physical.reset_peak();
