@@ -377,6 +377,7 @@ Bytes DeviceAllocator::Impl::effective_limit() const {
   return std::min(byte_limit, Bytes(static_cast<std::uint64_t>(share)));
 }
 
+// Trims what the lower limit no longer allows.
 void DeviceAllocator::Impl::apply_limits() {
   const Bytes limit = effective_limit();
   physical.set_limit(limit);

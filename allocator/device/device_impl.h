@@ -100,6 +100,7 @@ class DeviceAllocator::Impl {
   // ladder.cc
   Result<Block*> climb(Pool& pool, Bytes requested, StreamClock& clock);
   [[nodiscard]] Bytes not_live() const;
+  [[nodiscard]] Status ever_possible(Bytes size) const;
   Block* hit_after(Pool& pool, bool emptied, Bytes size, Bytes requested, StreamClock& clock);
   // How far place() goes: what costs no wait; device-side and host waits too; and, last, the best
   // composition of all there is, whatever it costs.
@@ -180,7 +181,6 @@ class DeviceAllocator::Impl {
   void check_locked() const;
   void check_blocks() const;
   [[nodiscard]] Bytes effective_limit() const;
-  // Trims what the lower limit no longer allows.
   void apply_limits();
 
   void emit(

@@ -95,15 +95,8 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
   if (Block* hit = hit_after(pool, !for_cache && empty_own_cache(), size, requested, clock)) {
     return hit;
   }
-  // More than there can ever be: refused before anything is moved for it.
-  if (least > info.total_memory) {
-    return Errc::kOutOfMemory;
-  }
-  if (least > std::max(physical.limit(), physical.reserved())) {
-    return Errc::kLimit;
-  }
-  if (least > not_live() + (capacity() - std::min(capacity(), physical.reserved()))) {
-    return physical.limit() < info.total_memory ? Errc::kLimit : Errc::kOutOfMemory;
+  if (const Status possible = ever_possible(least); !possible.ok()) {
+    return possible.error();
   }
   const Result<Block*> easy = place(pool, size, requested, clock, Effort::kEasy);
   if (easy.ok()) {
@@ -128,6 +121,20 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
     return placed;
   }
   return last_resort(pool, size, requested, clock);
+}
+
+// More than there can ever be is refused before anything is moved for it.
+Status DeviceAllocator::Impl::ever_possible(Bytes size) const {
+  if (size > info.total_memory) {
+    return Errc::kOutOfMemory;
+  }
+  if (size > std::max(physical.limit(), physical.reserved())) {
+    return Errc::kLimit;
+  }
+  if (size > not_live() + (capacity() - std::min(capacity(), physical.reserved()))) {
+    return physical.limit() < info.total_memory ? Errc::kLimit : Errc::kOutOfMemory;
+  }
+  return {};
 }
 
 // A free run, if there may be one now: after caches were emptied, or with what streams are done with.
