@@ -10,6 +10,22 @@ constexpr int kLook = 8;
 // How much larger than the request a block may be, as a part of the request.
 constexpr std::uint64_t kExcessShare = 8;
 
+// Batches by next_batch, or none, go on top.
+void push(std::atomic<Block*>& head, Block* batches) {
+  if (batches == nullptr) {
+    return;
+  }
+  Block* last = batches;
+  while (last->next_batch != nullptr) {
+    last = last->next_batch;
+  }
+  Block* before = head.load(std::memory_order_relaxed);
+  do {
+    last->next_batch = before;
+  } while (!head.compare_exchange_weak(
+      before, batches, std::memory_order_release, std::memory_order_relaxed));
+}
+
 }  // namespace
 
 Block* chain_blocks(Block* more, Block* chain) {
@@ -32,12 +48,8 @@ bool Depot::put(std::uint32_t size_class, Block* batch, Bytes most) {
     bytes_.fetch_sub(size, std::memory_order_relaxed);
     return false;
   }
-  std::atomic<Block*>& head = heads_[size_class];
-  Block* before = head.load(std::memory_order_relaxed);
-  do {
-    batch->next_batch = before;
-  } while (!head.compare_exchange_weak(
-      before, batch, std::memory_order_release, std::memory_order_relaxed));
+  batch->next_batch = nullptr;
+  push(heads_[size_class], batch);
   return true;
 }
 
@@ -51,17 +63,7 @@ Block* Depot::take(std::uint32_t size_class) {
   if (batch == nullptr) {
     return nullptr;
   }
-  if (Block* rest = std::exchange(batch->next_batch, nullptr); rest != nullptr) {
-    Block* last = rest;
-    while (last->next_batch != nullptr) {
-      last = last->next_batch;
-    }
-    Block* before = head.load(std::memory_order_relaxed);
-    do {
-      last->next_batch = before;
-    } while (!head.compare_exchange_weak(
-        before, rest, std::memory_order_release, std::memory_order_relaxed));
-  }
+  push(head, std::exchange(batch->next_batch, nullptr));
   bytes_.fetch_sub(batch->batch_bytes, std::memory_order_relaxed);
   return batch;
 }
@@ -74,12 +76,13 @@ Block* Depot::take_down_to(Bytes left) {
     std::atomic<Block*>& head =
         heads_[next_down_.fetch_add(1, std::memory_order_relaxed) % kClasses];
     Block* batch = head.exchange(nullptr, std::memory_order_acquire);
-    while (batch != nullptr) {
+    while (batch != nullptr && bytes_.load(std::memory_order_relaxed) > left.count()) {
       Block* next = std::exchange(batch->next_batch, nullptr);
       bytes_.fetch_sub(batch->batch_bytes, std::memory_order_relaxed);
       all = chain_blocks(batch, all);
       batch = next;
     }
+    push(head, batch);
   }
   return all;
 }

@@ -202,6 +202,17 @@ TEST_F(KeptBlocksTest, TheDepotGoesDownToWhatIsAsked) {
   EXPECT_EQ(depot_.take_all(), nullptr);
 }
 
+TEST_F(KeptBlocksTest, OfOneClassNoMoreGoesThanIsAsked) {
+  const Bytes size = 8 * kKiB;
+  const Bytes batch = size * KeptBlocks::batch(KeptBlocks::class_of(size));
+  while (depot_.bytes() < 8 * kMiB) {
+    ASSERT_TRUE(kept_.put(make(size), kPlenty));
+  }
+  depot_.take_down_to(7 * kMiB);
+  EXPECT_LE(depot_.bytes(), 7 * kMiB);
+  EXPECT_GE(depot_.bytes(), 7 * kMiB - batch);
+}
+
 // A random program of two caches on one depot.
 TEST_F(KeptBlocksTest, RandomProgramsLoseNothingAndInventNothing) {
   std::mt19937_64 random(2);
