@@ -218,8 +218,11 @@ class CacheStress : public testing::Test {
 
   void step(Worker& worker) {
     const std::uint64_t dice = worker.random() % 1000;
-    if (worker.own.size() > setting_.blocks || dice < 430) {
-      for (std::size_t i = 0; i < 1 + worker.random() % 4 && !worker.own.empty(); ++i) {
+    const bool full = worker.own.size() > setting_.blocks;
+    if (full || dice < 300) {
+      for (std::size_t left = full ? worker.random() % worker.own.size() : 1;
+           left > 0 && !worker.own.empty();
+           --left) {
         std::swap(worker.own[worker.random() % worker.own.size()], worker.own.back());
         give_back(worker.own.back());
         worker.own.pop_back();
@@ -302,13 +305,13 @@ TEST_F(CacheStress, EnoughMemory) {
 }
 
 TEST_F(CacheStress, TooLittleMemory) {
-  start({.memory = 48 * kMiB});
+  start({.memory = 24 * kMiB, .doublings = 14, .blocks = 90});
   run(operations / 2);
   EXPECT_GT(refused_.load(), 0U);
 }
 
 TEST_F(CacheStress, ATightDeviceAndStreamsThatNobodyRetires) {
-  start({.memory = 96 * kMiB, .tight = true, .check_streams = true});
+  start({.memory = 24 * kMiB, .tight = true, .check_streams = true, .doublings = 14, .blocks = 90});
   run(operations / 4);
 }
 
