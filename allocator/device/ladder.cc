@@ -102,25 +102,23 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
   if (easy.ok()) {
     return easy;
   }
-  // From here on a cache's next request counts for nothing.
-  const bool less = least < size;
-  size = least;
   // What other threads keep is free too, but to take it stops them: only memory that runs short is worth it.
-  if (empty_caches() || less) {
-    if (Block* hit = hit_after(pool, true, size, requested, clock)) {
+  // From here on the request asks for no more than it needs.
+  if (empty_caches() || least < size) {
+    if (Block* hit = hit_after(pool, true, least, requested, clock)) {
       return hit;
     }
   }
   // Nor is anything waited for or taken apart in vain where others have what is missing.
   const Result<MemoryInfo> memory = driver.memory_info(device);
-  if (memory.ok() && size > not_live() + memory.value().free) {
+  if (memory.ok() && least > not_live() + memory.value().free) {
     return easy.error();
   }
   // Under pressure: other streams' memory behind device-side waits, idle memory behind host waits.
-  if (Result<Block*> placed = place(pool, size, requested, clock, Effort::kPressure); placed.ok()) {
+  if (auto placed = place(pool, least, requested, clock, Effort::kPressure); placed.ok()) {
     return placed;
   }
-  return last_resort(pool, size, requested, clock);
+  return last_resort(pool, least, requested, clock);
 }
 
 // More than there can ever be is refused before anything is moved for it.
