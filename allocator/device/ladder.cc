@@ -102,8 +102,7 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
   if (easy.ok()) {
     return easy;
   }
-  // What other threads keep is free too, but to take it stops them: only memory that runs short is worth it.
-  // From here on the request asks for no more than it needs.
+  // Short of memory: now for what it needs alone, and with what others keep, though to take that stops them.
   if (empty_caches() || least < size) {
     if (Block* hit = hit_after(pool, true, least, requested, clock)) {
       return hit;
