@@ -293,6 +293,10 @@ Status DeviceAllocator::begin_allocate_to_pool(PoolKey pool, StreamFilter filter
   }
   Impl& s = *impl_;
   const Lock lock(s.mutex);
+  // While the pool is filled nothing is asked or recorded: what threads keep could not become its memory.
+  if (!s.filling_pool() && s.empty_caches()) {
+    s.settle();
+  }
   s.settle_or_set_aside(pool);
   s.drop_released_pools();
   Pool& target =

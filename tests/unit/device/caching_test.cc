@@ -1,206 +1,255 @@
-// What threads keep (device/caching.cc), through the allocator.
-#include <atomic>
-#include <map>
-#include <mutex>
-#include <thread>
-#include <vector>
+// What a thread frees it may have back without the lock; and nobody else may see it as a block meanwhile.
+#include <set>
 
-#include "device_fixture.h"
-#include "heap/kept_blocks.h"
+#include "base/event_sink.h"
+#include "cache_fixture.h"
 
 namespace nofrag {
 namespace {
 
-class Caching : public DeviceFixture {
- protected:
-  Caching() { caches_ = true; }
+constexpr PoolKey kPool{1, 1};
 
-  void keep(int blocks, Bytes size, StreamId stream = kA) {
-    std::vector<VirtAddr> all;
-    for (int i = 0; i < blocks; ++i) {
-      all.push_back(allocator_->allocate(size, stream).value());
-    }
-    for (const VirtAddr address : all) {
-      EXPECT_TRUE(allocator_->free(address).ok());
-    }
+class CachingTest : public CacheFixture {};
+
+TEST_F(CachingTest, AHitIsTheSameBlockAndNoDriverCall) {
+  open();
+  const VirtAddr block = kept_block(1000 * kKiB);
+  recorder_->take();
+  const std::uint64_t hits = rung(Rung::kOwnFree);
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(allocate(1000 * kKiB), block);
+    EXPECT_EQ(kept(), Bytes(0));
+    free(block);
   }
+  EXPECT_EQ(recorder_->take(), Calls{}) << "not even a question";
+  EXPECT_EQ(rung(Rung::kOwnFree), hits + 100);
+  EXPECT_EQ(stats().allocations, 101U);
+  EXPECT_EQ(stats().frees, 101U);
+  EXPECT_EQ(stats().live_blocks, 0U);
+}
+
+TEST_F(CachingTest, ABlockServesItsWholeClass) {
+  open();
+  const VirtAddr block = kept_block(Bytes(9 * 512 + 1));  // 10 units; the class goes up to 10
+  EXPECT_EQ(allocate(Bytes(9 * 512 + 7)), block);
+  EXPECT_EQ(allocator_->find(block).value().requested, Bytes(9 * 512 + 7));
+  EXPECT_EQ(stats().requested, Bytes(9 * 512 + 7));
+  free(block);
+  EXPECT_NE(allocate(Bytes(11 * 512)), block) << "larger";
+  EXPECT_NE(allocate(Bytes(512)), block) << "far smaller";
+}
+
+TEST_F(CachingTest, ALargeBlockComesBackUntilAnotherIsFreed) {
+  open();
+  const VirtAddr large = kept_block(6 * kMiB);
+  recorder_->take();
+  EXPECT_EQ(allocate(6 * kMiB), large);
+  EXPECT_EQ(recorder_->take(), Calls{});
+  free(large);
+  const VirtAddr other = allocate(5 * kMiB);  // finds the heap as if nothing were kept
+  EXPECT_EQ(kept(), Bytes(0));
+  EXPECT_EQ(other, large) << "the lowest address";
+}
+
+TEST_F(CachingTest, OffByOption) {
+  Options options = small_handles();
+  options.thread_caches = false;
+  open(4 * kGiB, options);
+  free(allocate(4 * kKiB));
+  EXPECT_EQ(kept(), Bytes(0));
+}
+
+TEST_F(CachingTest, BlocksOfOtherStreamsUseAreNotKept) {
+  open();
+  keep(1, 64 * kKiB);
+  const VirtAddr block = allocate(64 * kKiB);
+  use_on(block, kA, kB);
+  free(block);
+  EXPECT_EQ(kept(), Bytes(0));
+  EXPECT_EQ(stats().pending, 64 * kKiB);
+}
+
+// ---- kept blocks are nobody's
+
+TEST_F(CachingTest, AKeptBlockIsUnknownToAll) {
+  open();
+  for (const Bytes size : {4 * kKiB, kMiB, 6 * kMiB}) {
+    const VirtAddr block = kept_block(size);
+    const auto expect_unknown = [&] {
+      EXPECT_EQ(allocator_->free(block).code(), Errc::kUnknownPointer);
+      EXPECT_EQ(allocator_->find(block).code(), Errc::kUnknownPointer);
+      EXPECT_EQ(allocator_->find(block + Bytes(100)).code(), Errc::kUnknownPointer);
+      EXPECT_EQ(allocator_->pin(block).code(), Errc::kUnknownPointer);
+      EXPECT_EQ(allocator_->pin(block + Bytes(512)).code(), Errc::kUnknownPointer);
+      EXPECT_EQ(allocator_->record_stream(block, kB).code(), Errc::kUnknownPointer);
+    };
+    const DeviceStats before = stats();
+    expect_unknown();
+    other(expect_unknown);          // a thread without a cache
+    other([&] { keep(1, size); });  // and with one
+    other(expect_unknown);
+    EXPECT_EQ(stats().live, before.live);
+    EXPECT_EQ(stats().frees, before.frees + 1) << "the other thread's one";
+    EXPECT_EQ(stats().requested, Bytes(0));
+    allocator_->check();
+    allocator_->trim();
+  }
+}
+
+TEST_F(CachingTest, DoubleFreesAreFoundWhereverTheBlockLies) {
+  open();
+  // Magazines here and in the depot, and what found no room any more.
+  const std::vector<VirtAddr> blocks = allocate_many(1200, 8 * kKiB);
+  free_all(blocks);
+  ASSERT_GT(kept(), kMiB) << "the depot has some";
+  const auto free_again = [&] {
+    for (const VirtAddr block : blocks) {
+      ASSERT_EQ(allocator_->free(block).code(), Errc::kUnknownPointer);
+    }
+  };
+  free_again();
+  other([&] { keep(1, 8 * kKiB); });
+  other(free_again);
+  allocator_->trim();
+  free_again();
+  EXPECT_EQ(stats().frees, 1201U);
+  EXPECT_EQ(stats().live_blocks, 0U);
+}
+
+TEST_F(CachingTest, FreedByAnotherThreadItIsThatThreadsToKeep) {
+  open();
+  other([&] { keep(1, 64 * kKiB); });
+  const VirtAddr block = allocate(64 * kKiB, kA);
+  other([&] {
+    free(block);
+    EXPECT_EQ(allocate(64 * kKiB), block);
+    free(block);
+  });
+}
+
+// ---- single blocks
+
+TEST_F(CachingTest, SingleBlocksGoThroughCaches) {
+  open();
+  keep(1, 512 * kKiB);
+  allocator_->trim();
+  keep(1, 4 * kKiB);
+  const Result<VirtAddr> single = allocator_->allocate_single(512 * kKiB, kA);
+  ASSERT_TRUE(single.ok());
+  free(written(single.value(), 512 * kKiB, kA));
+  EXPECT_GE(kept(), 512 * kKiB);
+  recorder_->take();
+  EXPECT_EQ(allocate(512 * kKiB), single.value());
+  EXPECT_EQ(recorder_->take(), Calls{});
+  free(single.value());
+  const Result<VirtAddr> again = allocator_->allocate_single(512 * kKiB, kA);
+  ASSERT_TRUE(again.ok());
+  free(written(again.value(), 512 * kKiB, kA));
+  allocator_->check();
+}
+
+TEST_F(CachingTest, ASingleBlockMayHaveWhatThreadsKeep) {
+  open(16 * kMiB);
+  const std::vector<VirtAddr> all = allocate_many(16, kMiB);
+  other([&] { free_all(all); });
+  EXPECT_GE(kept(), 4 * kMiB);
+  const Result<VirtAddr> single = allocator_->allocate_single(4 * kMiB, kA);
+  ASSERT_TRUE(single.ok());
+  free(written(single.value(), 4 * kMiB, kA));
+}
+
+// ---- pools
+
+TEST_F(CachingTest, APoolThatIsFilledGetsNoKeptBlock) {
+  open();
+  std::set<VirtAddr> known;
+  const std::vector<VirtAddr> blocks = allocate_many(8, 256 * kKiB);
+  known.insert(blocks.begin(), blocks.end());
+  free_all(blocks);
+  const Bytes before = kept();
+  ASSERT_EQ(before, 2 * kMiB);
+  begin_pool(kPool, kA);
+  std::vector<VirtAddr> pooled = allocate_many(8, 256 * kKiB);
+  for (const VirtAddr block : pooled) {
+    EXPECT_EQ(pool_of(block), kPool);
+    EXPECT_FALSE(known.contains(block)) << "kept memory of another pool";
+  }
+  free(pooled.back());
+  pooled.pop_back();
+  EXPECT_LE(kept(), before) << "nothing is kept while a pool is filled";
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kPool).ok());
+  free_all(pooled);
+  EXPECT_LE(kept(), before) << "nor of a pool afterwards";
+  EXPECT_TRUE(known.contains(allocate(256 * kKiB))) << "on again";
+  ASSERT_TRUE(allocator_->release_pool(kPool).ok());
+}
+
+TEST_F(CachingTest, WhileAPoolIsFilledTheDefaultPoolsFreesAreNotKeptEither) {
+  open();
+  const std::vector<VirtAddr> blocks = allocate_many(2, 256 * kKiB);
+  free(blocks[0]);
+  begin_pool(kPool, kB);
+  const Bytes before = kept();
+  free(blocks[1]);
+  EXPECT_LE(kept(), before);
+  const VirtAddr block = allocate(256 * kKiB, kA);
+  EXPECT_EQ(pool_of(block), PoolKey{});
+  free(block);
+  EXPECT_LE(kept(), before);
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kPool).ok());
+  ASSERT_TRUE(allocator_->release_pool(kPool).ok());
+}
+
+// Whatever a pool may have without caches it may have with them.
+TEST_F(CachingTest, APoolMayHaveMemoryThatOnlyCachesHold) {
+  for (const bool caches : {false, true}) {
+    caches_ = caches;
+    open(16 * kMiB);
+    work_is_done_at_once();
+    keep(64, 256 * kKiB, kA);
+    free(allocate(kMiB, kB));
+    free(allocate(2 * kMiB, kB));  // asks how far the streams have come
+    begin_pool(kPool, kA);
+    EXPECT_FALSE(allocate(8 * kMiB).is_null()) << (caches ? "with caches" : "without");
+    ASSERT_TRUE(allocator_->end_allocate_to_pool(kPool).ok());
+    ASSERT_TRUE(allocator_->release_pool(kPool).ok());
+  }
+}
+
+// ---- events
+
+class Listener final : public EventSink {
+ public:
+  void on_event(const AllocatorEvent& event) override {
+    ++counts[static_cast<std::size_t>(event.kind)];
+  }
+  [[nodiscard]] int of(EventKind kind) const { return counts[static_cast<std::size_t>(kind)]; }
+  int counts[16] = {};
 };
 
-TEST_F(Caching, NothingIsNoRequestForACacheEither) {
-  start(kGiB);
-  keep(4, Bytes(512));
-  EXPECT_EQ(allocator_->allocate(Bytes(0), kA).code(), Errc::kInvalidArgument);
-}
-
-// More than asked for is taken for a cache, but nothing is refused for it: here other processes hold most of
-// the device, so that it is all but full though we have little of it.
-TEST_F(Caching, ARequestThatJustFitsIsNotRefusedForTheSizeOfItsClass) {
-  start(64 * kMiB, 2 * kMiB);
-  sim_->set_memory_of_others(kDevice, 62 * kMiB);
-  const VirtAddr most = allocate(2 * kMiB - 900 * kKiB);
-  ASSERT_FALSE(most.is_null());
-  EXPECT_FALSE(allocate(900 * kKiB).is_null());
-}
-
-TEST_F(Caching, PeaksStartAgainFromWhatIsLive) {
-  start(kGiB);
-  keep(10, 16 * kKiB);
-  keep(10, 16 * kKiB);
-  allocator_->reset_peaks();
-  const DeviceStats s = allocator_->stats();
-  EXPECT_EQ(s.live, Bytes(0));
-  EXPECT_EQ(s.peak_live, Bytes(0));
-  EXPECT_EQ(s.peak_allocated, Bytes(0));
-}
-
-TEST_F(Caching, ARetiredStreamTakesNothingFromTheOthers) {
-  start(kGiB);
-  keep(4, 16 * kKiB, kA);
-  const Bytes of_a = allocator_->stats().kept;
-  keep(4, 16 * kKiB, kB);
-  ASSERT_GT(allocator_->stats().kept, of_a);
-  EXPECT_TRUE(allocator_->retire_stream(kB).ok());
-  EXPECT_EQ(allocator_->stats().kept, of_a);
-}
-
-// Threads that come and go, each with a default stream of its own.
-TEST_F(Caching, WhatEndedThreadsPassedOnGoesBackToo) {
-  start(16 * kGiB);
-  for (int i = 0; i < 10; ++i) {
-    std::thread([this] { keep(300, 16 * kKiB, StreamId(2)); }).join();
-  }
-  EXPECT_LT(allocator_->stats().kept, 3U * 300 * 16 * kKiB);
-}
-
-TEST_F(Caching, TheReportOfAFailureNamesWhatThreadsKeep) {
-  start(64 * kMiB);
-  std::thread([this] { keep(4, 16 * kKiB); }).join();
-  EXPECT_TRUE(allocator_->allocate(65 * kMiB, kA).code() == Errc::kOutOfMemory);
-  EXPECT_NE(allocator_->last_oom_message().find("kept by threads"), std::string::npos);
-}
-
-TEST(Depots, GoDownByNoMoreThanIsAsked) {
-  constexpr Bytes kSize = 4 * kKiB;
-  Depot depot;
-  std::vector<Block> blocks(8);
-  for (Block& block : blocks) {
-    block.size = kSize;
-    block.batch_count = 1;
-    block.batch_bytes = kSize.count();
-    ASSERT_TRUE(depot.put(KeptBlocks::class_of(kSize), &block, kMiB));
-  }
-  EXPECT_NE(depot.take_down_to(4 * kSize), nullptr);
-  EXPECT_EQ(depot.bytes(), 4 * kSize) << "and the rest is still there";
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_NE(depot.take(KeptBlocks::class_of(kSize)), nullptr);
-  }
-}
-
-// Whatever is done to the allocator meanwhile, no block has two owners and none is lost.
-TEST_F(Caching, ThreadsGoOnWhileEverythingChanges) {
-  start(256 * kMiB);
-  sim_->set_completion(Completion::kClock);
-  sim_->set_stream_lag_us(0);
-  std::mutex mutex;
-  std::vector<VirtAddr> handed;  // from thread to thread
-  std::map<VirtAddr, Bytes> owned;
-  const auto own = [&](VirtAddr address, Bytes size) {
-    const std::lock_guard lock(mutex);
-    const auto after = owned.upper_bound(address);
-    EXPECT_TRUE(after == owned.end() || address + size <= after->first);
-    EXPECT_TRUE(after == owned.begin() ||
-                std::prev(after)->first + std::prev(after)->second <= address);
-    owned[address] = size;
-  };
-  const auto disown = [&](VirtAddr address) {
-    const std::lock_guard lock(mutex);
-    owned.erase(address);
-  };
-  const auto work = [&](std::uint64_t seed, int steps) {
-    std::uint64_t random = seed;
-    const auto next = [&random](std::uint64_t below) {
-      random = random * 6364136223846793005U + 1442695040888963407U;
-      return (random >> 33) % below;
-    };
-    std::vector<VirtAddr> mine;
-    for (int i = 0; i < steps; ++i) {
-      if (next(2) == 0) {
-        const Bytes size(next(8) == 0 ? 1 + next(3 << 20) : 1 + next(64 << 10));
-        const StreamId streams[] = {kA, kB, StreamId(2), StreamId(0)};
-        const Result<VirtAddr> block = allocator_->allocate(size, streams[next(4)]);
-        if (block.ok()) {
-          own(block.value(), size);
-          mine.push_back(block.value());
-        }
-      } else if (!mine.empty()) {
-        std::swap(mine[next(mine.size())], mine.back());
-        VirtAddr block = mine.back();
-        mine.pop_back();
-        if (next(3) == 0) {
-          const std::lock_guard lock(mutex);
-          handed.push_back(block);
-          std::swap(handed[next(handed.size())], handed.back());
-          block = handed.back();
-          handed.pop_back();
-        }
-        if (next(16) == 0) {
-          EXPECT_TRUE(allocator_->record_stream(block, kC).ok());
-        }
-        disown(block);
-        EXPECT_TRUE(allocator_->free(block).ok());
-      }
-    }
-    for (const VirtAddr block : mine) {
-      disown(block);
-      EXPECT_TRUE(allocator_->free(block).ok());
+TEST_F(CachingTest, WhoeverReadsEventsMissesNone) {
+  open();
+  keep(16, 64 * kKiB);
+  other([&] { keep(16, 64 * kKiB); });
+  Listener listener;
+  allocator_->set_event_sink(&listener);
+  EXPECT_EQ(kept(), Bytes(0));
+  EXPECT_EQ(listener.of(EventKind::kFreeCompleted), 0) << "their free was requested before";
+  const auto job = [&] {
+    for (int i = 0; i < 10; ++i) {
+      keep(5, 64 * kKiB);
     }
   };
-  std::atomic<bool> stop{false};
-  std::vector<std::thread> workers;
-  for (std::uint64_t t = 0; t < 3; ++t) {
-    workers.emplace_back([&, t] {
-      for (std::uint64_t round = 0; round < 8; ++round) {
-        std::thread(work, 1000 * t + round, 300).join();
-      }
-    });
-  }
-  std::thread changes([&] {
-    for (std::uint64_t i = 0; !stop.load(); ++i) {
-      switch (i % 7) {
-        case 0:
-          allocator_->trim(Bytes(0));
-          break;
-        case 1:
-          allocator_->set_limit(i % 2 == 0 ? 64 * kMiB : kNoLimit);
-          break;
-        case 2:
-          EXPECT_TRUE(allocator_->retire_stream(kB).ok());
-          break;
-        case 3:
-          allocator_->reset_peaks();
-          break;
-        case 4:
-          allocator_->check();
-          break;
-        case 5:
-          begin_pool({1, i}, StreamId(77));
-          std::this_thread::yield();
-          EXPECT_TRUE(allocator_->end_allocate_to_pool({1, i}).ok());
-          EXPECT_TRUE(allocator_->release_pool({1, i}).ok());
-          break;
-        default:
-          EXPECT_LE(allocator_->stats().live, 256 * kMiB);
-          break;
-      }
-    }
-  });
-  for (std::thread& worker : workers) {
-    worker.join();
-  }
-  stop.store(true);
-  changes.join();
-  allocator_->trim(Bytes(0));
-  EXPECT_EQ(allocator_->stats().live_blocks, 0U);
+  job();
+  other(job);
+  EXPECT_EQ(listener.of(EventKind::kAlloc), 100);
+  EXPECT_EQ(listener.of(EventKind::kFreeRequested), 100);
+  EXPECT_EQ(listener.of(EventKind::kFreeCompleted), 100);
+  EXPECT_EQ(kept(), Bytes(0));
+  allocator_->set_event_sink(nullptr);
+  keep(1, 64 * kKiB);
+  EXPECT_EQ(kept(), 64 * kKiB);
+  EXPECT_EQ(listener.of(EventKind::kAlloc), 100);
 }
 
 }  // namespace

@@ -1,0 +1,276 @@
+// KeptBlocks and Depot against the simplest model: a set of the blocks that were put and not yet taken.
+#include "heap/kept_blocks.h"
+
+#include <deque>
+#include <random>
+#include <set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace nofrag {
+namespace {
+
+constexpr StreamId kStream{0x100};
+constexpr Bytes kPlenty = kGiB;
+
+std::vector<Block*> listed(Block* chain) {
+  std::vector<Block*> all;
+  for (; chain != nullptr; chain = chain->next_kept) {
+    all.push_back(chain);
+  }
+  return all;
+}
+
+Bytes sum(const std::vector<Block*>& blocks) {
+  Bytes total;
+  for (const Block* block : blocks) {
+    total += block->size;
+  }
+  return total;
+}
+
+class KeptBlocksTest : public testing::Test {
+ protected:
+  Block* make(Bytes size, std::uint64_t epoch = 0) {
+    Block& block = blocks_.emplace_back();
+    block.address = VirtAddr(blocks_.size() * kGiB.count());
+    block.size = size;
+    block.clock = &clock_;
+    block.epoch = epoch;
+    return &block;
+  }
+
+  StreamClock clock_;
+  Depot depot_;
+  KeptBlocks kept_{kStream, clock_, depot_};
+  std::deque<Block> blocks_;
+};
+
+TEST(SizeClasses, EverySizeOfABinHasAClassAtMostAnEighthAbove) {
+  std::uint32_t before = 0;
+  for (std::uint64_t units = 1; units * 512 <= KeptBlocks::kLargestBinned.count(); ++units) {
+    const Bytes size(units * 512);
+    const std::uint32_t mine = KeptBlocks::class_of(size);
+    ASSERT_LT(mine, Depot::kClasses);
+    ASSERT_TRUE(mine == before || mine == before + 1) << size.count() << ": classes without a gap";
+    before = mine;
+    const Bytes largest = KeptBlocks::class_size(size);
+    ASSERT_GE(largest, size);
+    ASSERT_EQ(largest % Bytes(512), Bytes(0));
+    ASSERT_LE((largest - size) * 8, size);
+    ASSERT_LE(largest, KeptBlocks::kLargestBinned);
+    ASSERT_EQ(KeptBlocks::class_of(largest), mine);
+    ASSERT_EQ(KeptBlocks::class_size(largest), largest);
+    if (largest < KeptBlocks::kLargestBinned) {
+      ASSERT_EQ(KeptBlocks::class_of(largest + Bytes(512)), mine + 1);
+    }
+    ASSERT_GE(KeptBlocks::batch(mine), 2U);
+    ASSERT_LE(KeptBlocks::batch(mine), 64U);
+  }
+  EXPECT_EQ(KeptBlocks::class_of(KeptBlocks::kLargestBinned), Depot::kClasses - 1);
+}
+
+TEST_F(KeptBlocksTest, TheBlockPutLastComesFirst) {
+  Block* first = make(4 * kKiB);
+  Block* second = make(4 * kKiB);
+  ASSERT_TRUE(kept_.put(first, kPlenty));
+  ASSERT_TRUE(kept_.put(second, kPlenty));
+  EXPECT_EQ(kept_.bytes(), 8 * kKiB);
+  EXPECT_EQ(kept_.take(4 * kKiB, true, 0), second);
+  EXPECT_EQ(kept_.take(4 * kKiB, false, 0), first);
+  EXPECT_EQ(kept_.take(4 * kKiB, false, 0), nullptr);
+  EXPECT_EQ(kept_.bytes(), Bytes(0));
+}
+
+// All pairs of a kept size and a request around every border of a class.
+TEST_F(KeptBlocksTest, NeverASmallerBlockNorOneMoreThanAnEighthLarger) {
+  std::set<std::uint64_t> sizes;
+  for (std::uint64_t units = 1; units <= 2048; ++units) {
+    const Bytes size(units * 512);
+    const Bytes largest = KeptBlocks::class_size(size);
+    if (units <= 40 || size == largest || size + Bytes(512) == largest ||
+        KeptBlocks::class_of(size) != KeptBlocks::class_of(size - Bytes(512))) {
+      sizes.insert(size.count());
+    }
+  }
+  for (const std::uint64_t have : sizes) {
+    Block* block = make(Bytes(have));
+    for (const std::uint64_t want : sizes) {
+      for (const bool exact : {false, true}) {
+        ASSERT_TRUE(kept_.put(block, kPlenty));
+        Block* taken = kept_.take(Bytes(want), exact, 0);
+        const bool allowed = exact ? have == want : have >= want && have <= want + want / 8;
+        // Looked for are the request's own class and the next.
+        const bool fits =
+            allowed && KeptBlocks::class_of(Bytes(have)) <= KeptBlocks::class_of(Bytes(want)) + 1;
+        ASSERT_EQ(taken, fits ? block : nullptr) << have << " kept, " << want << " wanted";
+        ASSERT_EQ(listed(kept_.take_all()).size(), fits ? 0U : 1U);
+      }
+    }
+  }
+}
+
+TEST_F(KeptBlocksTest, LargeBlocksServeTheirVerySizeAndEpoch) {
+  Block* block = make(3 * kMiB, 7);
+  ASSERT_TRUE(kept_.put_large(block, kPlenty));
+  EXPECT_EQ(kept_.take(3 * kMiB, false, 8), nullptr);
+  EXPECT_EQ(kept_.take(3 * kMiB - Bytes(512), false, 7), nullptr);
+  EXPECT_EQ(kept_.take(3 * kMiB + Bytes(512), false, 7), nullptr);
+  EXPECT_EQ(kept_.bytes(), 3 * kMiB);
+  EXPECT_EQ(kept_.take(3 * kMiB, true, 7), block);
+  EXPECT_EQ(kept_.take(3 * kMiB, true, 7), nullptr);
+  EXPECT_EQ(kept_.bytes(), Bytes(0));
+}
+
+TEST_F(KeptBlocksTest, LargeBlocksAreFewAndBounded) {
+  EXPECT_FALSE(kept_.put_large(make(9 * kMiB), 8 * kMiB));
+  EXPECT_TRUE(kept_.put_large(make(8 * kMiB), 8 * kMiB));
+  EXPECT_FALSE(kept_.put_large(make(2 * kMiB), 8 * kMiB));
+  EXPECT_EQ(kept_.bytes(), 8 * kMiB);
+  EXPECT_EQ(listed(kept_.take_all()).size(), 1U);
+  for (std::uint32_t i = 0; i < KeptBlocks::kLargeEntries; ++i) {
+    EXPECT_TRUE(kept_.put_large(make(2 * kMiB), kPlenty));
+  }
+  EXPECT_FALSE(kept_.put_large(make(2 * kMiB), kPlenty));
+  EXPECT_EQ(listed(kept_.take_all()).size(), KeptBlocks::kLargeEntries);
+}
+
+TEST_F(KeptBlocksTest, NoMoreThanMostIsKeptHereAndInTheDepot) {
+  std::mt19937_64 random(1);
+  const Bytes most = 96 * kKiB;
+  Bytes accepted;
+  for (int i = 0; i < 3000; ++i) {
+    Block* block = make(Bytes(512 * (1 + random() % 40)));
+    accepted += kept_.put(block, most) ? block->size : Bytes(0);
+    ASSERT_LE(kept_.bytes(), most);
+    ASSERT_LE(depot_.bytes(), most);
+    ASSERT_EQ(kept_.bytes() + depot_.bytes(), accepted);
+  }
+  EXPECT_FALSE(kept_.put(make(97 * kKiB), most));
+  EXPECT_EQ(sum(listed(kept_.take_all())) + sum(listed(depot_.take_all())), accepted);
+}
+
+TEST_F(KeptBlocksTest, FullMagazinesGoToTheDepotAndComeBackToAnother) {
+  const Bytes size = 8 * kKiB;
+  const std::uint32_t batch = KeptBlocks::batch(KeptBlocks::class_of(size));
+  std::set<Block*> put;
+  for (std::uint32_t i = 0; i < 4 * batch; ++i) {
+    put.insert(make(size));
+    ASSERT_TRUE(kept_.put(&blocks_.back(), kPlenty));
+  }
+  EXPECT_EQ(depot_.bytes(), size * (2 * batch)) << "two magazines stay";
+  KeptBlocks other(kStream, clock_, depot_);
+  std::set<Block*> taken;
+  while (Block* block = other.take(size, true, 0)) {
+    EXPECT_TRUE(taken.insert(block).second);
+    EXPECT_EQ(other.bytes() + depot_.bytes(), size * (2 * batch - taken.size()));
+  }
+  EXPECT_EQ(taken.size(), 2 * batch);
+  while (Block* block = kept_.take(size, true, 0)) {
+    EXPECT_TRUE(taken.insert(block).second);
+  }
+  EXPECT_EQ(taken, put);
+}
+
+TEST_F(KeptBlocksTest, AMagazineOfOtherSizesStaysForThem) {
+  // One class, two sizes: what does not fit in the first looked at is not lost.
+  const Bytes large = 20 * kKiB;
+  const Bytes small = large - Bytes(512);
+  ASSERT_EQ(KeptBlocks::class_of(large), KeptBlocks::class_of(small));
+  for (int i = 0; i < 12; ++i) {
+    ASSERT_TRUE(kept_.put(make(small), kPlenty));
+  }
+  EXPECT_EQ(kept_.take(large, false, 0), nullptr);
+  EXPECT_EQ(kept_.take(large, true, 0), nullptr);
+  EXPECT_EQ(listed(kept_.take_all()).size(), 12U);
+}
+
+TEST_F(KeptBlocksTest, TheDepotGoesDownToWhatIsAsked) {
+  const Bytes most = 4 * kMiB;
+  for (int i = 0; i < 2000; ++i) {
+    kept_.put(make(Bytes(512 * (1 + static_cast<std::uint64_t>(i) % 64))), most);
+  }
+  const Bytes before = depot_.bytes();
+  ASSERT_GT(before, kMiB);
+  const std::vector<Block*> gone = listed(depot_.take_down_to(kMiB));
+  EXPECT_LE(depot_.bytes(), kMiB);
+  EXPECT_EQ(sum(gone) + depot_.bytes(), before);
+  EXPECT_EQ(depot_.take_down_to(kMiB), nullptr) << "nothing more than was asked";
+  EXPECT_EQ(sum(listed(depot_.take_all())), before - sum(gone));
+  EXPECT_EQ(depot_.bytes(), Bytes(0));
+  EXPECT_EQ(depot_.take_all(), nullptr);
+}
+
+TEST_F(KeptBlocksTest, OfOneClassNoMoreGoesThanIsAsked) {
+  const Bytes size = 8 * kKiB;
+  const Bytes batch = size * KeptBlocks::batch(KeptBlocks::class_of(size));
+  while (depot_.bytes() < 8 * kMiB) {
+    ASSERT_TRUE(kept_.put(make(size), kPlenty));
+  }
+  depot_.take_down_to(7 * kMiB);
+  EXPECT_LE(depot_.bytes(), 7 * kMiB);
+  EXPECT_GE(depot_.bytes(), 7 * kMiB - batch);
+}
+
+// A random program of two caches on one depot.
+TEST_F(KeptBlocksTest, RandomProgramsLoseNothingAndInventNothing) {
+  std::mt19937_64 random(2);
+  KeptBlocks other(kStream, clock_, depot_);
+  const Bytes most = kMiB;
+  std::vector<Block*> free;
+  std::set<Block*> in;
+  const auto take_in = [&](Block* chain) {
+    for (Block* block : listed(chain)) {
+      ASSERT_EQ(in.erase(block), 1U) << "a block that was never put, or twice";
+      free.push_back(block);
+    }
+  };
+  for (int i = 0; i < 4000; ++i) {
+    const bool large = i % 50 == 0;
+    free.push_back(make(large ? kMiB + Bytes(512 * (1 + random() % 3))
+                              : Bytes(512 << random() % 11) + Bytes(512 * (random() % 2))));
+  }
+  for (int step = 0; step < 200000; ++step) {
+    KeptBlocks& cache = random() % 2 == 0 ? kept_ : other;
+    const std::uint64_t dice = random() % 1000;
+    if (dice < 500 && !free.empty()) {
+      std::swap(free[random() % free.size()], free.back());
+      Block* block = free.back();
+      const bool put = block->size > KeptBlocks::kLargestBinned ? cache.put_large(block, 8 * kMiB)
+                                                                : cache.put(block, most);
+      if (put) {
+        free.pop_back();
+        ASSERT_TRUE(in.insert(block).second);
+      }
+    } else if (dice < 990) {
+      const bool exact = random() % 4 == 0;
+      const Bytes size = blocks_[random() % blocks_.size()].size;
+      if (Block* block = cache.take(size, exact, 0)) {
+        ASSERT_EQ(in.erase(block), 1U);
+        ASSERT_GE(block->size, size);
+        ASSERT_LE(block->size, exact ? size : size + Bytes(size.count() / 8));
+        free.push_back(block);
+      }
+    } else if (dice < 993) {
+      take_in(cache.take_all());
+      ASSERT_EQ(cache.bytes(), Bytes(0));
+    } else if (dice < 996) {
+      take_in(depot_.take_down_to(depot_.bytes() - Bytes(depot_.bytes().count() / 8)));
+    } else if (dice < 997) {
+      take_in(depot_.take_all());
+      ASSERT_EQ(depot_.bytes(), Bytes(0));
+    }
+    if (step % 64 == 0) {
+      ASSERT_EQ(sum({in.begin(), in.end()}), kept_.bytes() + other.bytes() + depot_.bytes());
+    }
+  }
+  take_in(kept_.take_all());
+  take_in(other.take_all());
+  take_in(depot_.take_all());
+  EXPECT_TRUE(in.empty());
+  EXPECT_EQ(free.size(), blocks_.size());
+}
+
+}  // namespace
+}  // namespace nofrag
