@@ -145,9 +145,9 @@ void* nofrag_malloc_single(size_t size, int device, void* stream) noexcept {
 
 nofrag_status nofrag_free(void* block) noexcept {
   Process& process = Process::instance();
-  DeviceAllocator* const owner = process.owner(VirtAddr(block));
-  if (owner != nullptr && owner->free(VirtAddr(block)).ok()) [[likely]] {
-    return NOFRAG_OK;
+  if (DeviceAllocator* owner = process.owner(VirtAddr(block)); owner != nullptr) [[likely]] {
+    const Errc code = owner->free(VirtAddr(block)).code();
+    return code == Errc::kOk ? NOFRAG_OK : unknown_pointer(block);
   }
   if (block == nullptr || process.exiting()) {
     return NOFRAG_OK;
@@ -156,7 +156,6 @@ nofrag_status nofrag_free(void* block) noexcept {
     nofrag::log_line(nofrag::LogLevel::kWarning,
                      "memory freed in a forked child stays with the parent (said once)");
   }
-  // Again, for what to say of a failure.
   return on_owner(block,
                   [&](DeviceAllocator* device) { return device->free(VirtAddr(block)).code(); });
 }

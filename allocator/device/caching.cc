@@ -126,13 +126,21 @@ bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
     return false;
   }
   ThreadCache* cache = ThreadCache::mine(caching.allocator);
-  Block* block = nullptr;
-  if (cache == nullptr || !blocks.find_shared(address, &block) || block == nullptr ||
-      !cache->door.enter()) {
+  if (cache == nullptr || !cache->door.enter()) {
     return false;
   }
+  // Read together: of a block that is freed twice another thread may be taking leave right now.
+  Block* block = nullptr;
+  bool nobodys = false;
+  const bool known = blocks.find_shared(address, &block, [&nobodys](const Block& found) {
+    nobodys = found.kept.load(std::memory_order_acquire);
+  });
   bool done = false;
-  if (block->kept.load(std::memory_order_relaxed)) {
+  if (!known || block == nullptr) {
+    cache->door.leave();
+    return false;
+  }
+  if (nobodys) {
     *status = Errc::kUnknownPointer;
     done = true;
   } else if (block->uses == nullptr && block->pool == default_pool &&
@@ -240,6 +248,13 @@ void DeviceAllocator::Impl::forget_stream(const StreamClock& clock) {
   release_kept(chain);
 }
 
+// Streams that turned out to be destroyed without a word: nobody keeps anything for their handles any more.
+void DeviceAllocator::Impl::forget_gone_streams() {
+  for (StreamClock* gone : streams.take_newly_gone()) {
+    forget_stream(*gone);
+  }
+}
+
 // What the calling thread keeps goes back to the heap, and what lies in the depots of its streams: no door to
 // close. True if there was anything.
 bool DeviceAllocator::Impl::empty_own_cache() {
@@ -331,10 +346,10 @@ bool DeviceAllocator::Impl::release_kept(Block* chain) {
   while (chain != nullptr) {
     Block* block = chain;
     chain = std::exchange(block->next_kept, nullptr);
-    block->kept.store(false, std::memory_order_relaxed);
     caching.own.kept_bytes.add(-static_cast<std::int64_t>(block->size.count()));
     caching.own.kept_blocks.add(-1);
     blocks.erase(block->address);
+    block->kept.store(false, std::memory_order_release);  // after the erase: keep() relies on it
     live_bytes -= block->size;
     --live_blocks;
     --block->pool->live_blocks;

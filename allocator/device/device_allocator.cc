@@ -156,6 +156,7 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size,
       pool = &found->second;
     }
     StreamClock& clock = s.streams.clock(stream);
+    s.forget_gone_streams();
     const Result<Block*> block =
         shape == Shape::kAny ? s.climb(*pool, size, clock) : s.climb_single(*pool, size, clock);
     if (block.ok()) {

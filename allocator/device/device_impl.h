@@ -1,6 +1,7 @@
 // DeviceAllocator::Impl: the state of one device allocator, and the moves that its parts share.
 //
 // Layer: device (private header). Everything here runs under `mutex` unless it says otherwise.
+// Files: docs/design.md says what is where.
 #pragma once
 
 #include <atomic>
@@ -74,6 +75,7 @@ class DeviceAllocator::Impl {
   bool empty_caches(const Which& which, bool depots);
   void forget_stream(const StreamClock& clock);
   bool empty_own_cache();
+  void forget_gone_streams();
   void empty_for_large();
   void make_room_for(const Block& block);
   void empty_ended_caches();
@@ -85,10 +87,8 @@ class DeviceAllocator::Impl {
   void look_after_caches();
 
   // compose.cc
-  void free_ends(const Fill& fill,
-                 Bytes least,
-                 std::vector<End>* backs,
-                 std::vector<End>* fronts) const;
+  using Ends = std::vector<End>;
+  void free_ends(const Fill& fill, Bytes least, Ends* backs, Ends* fronts) const;
   std::vector<Handle*> free_wholes(Fill& fill);
   static std::size_t best_back(const std::vector<End>& backs, const std::vector<End>& fronts);
   Composition plan_composition(Fill& fill, Bytes size, bool thorough);

@@ -66,7 +66,10 @@ class AddressMap {
 
   // For everybody: true if *value is what find() said at some moment during the call; false if the map
   // changed too often meanwhile.
-  bool find_shared(VirtAddr key, T** value) const {
+  // `read` is called with every object found, before it is known whether to believe it: what it reads belongs to
+  // that moment too, if whoever takes an object out changes it only afterwards.
+  template <typename Read>
+  bool find_shared(VirtAddr key, T** value, Read&& read) const {
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
       const std::uint64_t before = version_.load(std::memory_order_acquire);
       if (before % 2 != 0) {
@@ -74,12 +77,19 @@ class AddressMap {
       }
       const Slot* slot = slot_of(key.value());
       T* const found = slot == nullptr ? nullptr : slot->value.load(std::memory_order_acquire);
+      if (found != nullptr) {
+        read(*found);
+      }
       if (version_.load(std::memory_order_relaxed) == before) {
         *value = found;
         return true;
       }
     }
     return false;
+  }
+
+  bool find_shared(VirtAddr key, T** value) const {
+    return find_shared(key, value, [](const T&) {});
   }
 
   // pre: key is in the map.

@@ -76,7 +76,7 @@ StreamClock& Streams::clock(StreamId stream) {
   const auto known = by_key_.find(Key{stream.value(), owner, identity == kCaptured});
   StreamClock* found = known != by_key_.end() ? known->second : nullptr;
   if (found != nullptr && found->identity != identity) {
-    found->gone = true;  // its handle means another stream now
+    note_gone(*found);  // its handle means another stream now
     found = nullptr;
   }
   if (found == nullptr) {
@@ -103,8 +103,15 @@ void Streams::forget_captured(StreamId stream, std::uint64_t owner_thread) {
   const auto known = by_key_.find(Key{stream.value(), owner_thread, true});
   if (known != by_key_.end()) {
     StreamClock& clock = *known->second;
-    clock.gone = true;
+    note_gone(clock);
     forget_key(clock);
+  }
+}
+
+void Streams::note_gone(StreamClock& clock) {
+  if (!clock.gone) {
+    clock.gone = true;
+    newly_gone_.push_back(&clock);
   }
 }
 
@@ -143,7 +150,7 @@ Status Streams::mark(StreamClock& clock) {
   if (clock.identity != 0) {
     const Result<std::uint64_t> identity = driver_.stream_identity(device_, clock.stream);
     if (!identity.ok() || identity.value() != clock.identity) {
-      clock.gone = true;  // an event recorded by this handle would speak of another stream
+      note_gone(clock);  // an event recorded by this handle would speak of another stream
       forget_key(clock);
       return Errc::kInvalidArgument;
     }

@@ -20,6 +20,7 @@
 
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -66,6 +67,9 @@ class Streams {
   // Is any stream that was seen being captured? One that cannot be asked counts as captured.
   bool any_capturing();
 
+  // Those found to be destroyed without retire() since the last call.
+  std::vector<StreamClock*> take_newly_gone() { return std::exchange(newly_gone_, {}); }
+
   // The stream is about to be destroyed: records its last marker. Nothing to do for one that was
   // never seen or is retired already.
   Status retire(StreamId stream);
@@ -103,6 +107,7 @@ class Streams {
   StreamClock& make_clock(StreamId stream, std::uint64_t owner_thread, std::uint64_t identity);
   // 0 for default streams and where the driver cannot tell, kCaptured while it may not be asked.
   std::uint64_t identity_of(StreamId stream);
+  void note_gone(StreamClock& clock);
   void forget_key(const StreamClock& clock);
   void forget_captured(StreamId stream, std::uint64_t owner_thread);
   void replace_captured_marker(StreamClock& clock);
@@ -125,6 +130,7 @@ class Streams {
   };
   std::vector<std::unique_ptr<StreamClock>> clocks_;
   std::vector<StreamClock*> active_;
+  std::vector<StreamClock*> newly_gone_;
   std::unordered_map<Key, StreamClock*, KeyHash> by_key_;
   StreamClock* last_used_ = nullptr;  // most calls name the stream of the call before
   std::vector<EventId> idle_events_;

@@ -22,7 +22,7 @@ typedef struct nofrag_device_stats {
   uint32_t version;     /* out: NOFRAG_DEVICE_STATS_VERSION of the library */
 
   uint64_t requested_bytes;     /* what live blocks were asked for */
-  uint64_t live_bytes;          /* the same, each block rounded up to 512 bytes */
+  uint64_t live_bytes;          /* the same, each with its whole size (a multiple of 512) */
   uint64_t pending_bytes;       /* freed, but another stream may still touch it */
   uint64_t allocated_bytes;     /* live + pending */
   uint64_t mapped_in_use_bytes; /* physical allocations with an allocated byte, and pinned ones */
