@@ -22,6 +22,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TIDY = "clang-tidy-14"
 FOLDERS = ("allocator", "torch_plugin")
+GCC_ONLY = ("-mtls-dialect=gnu2",)
 SHALLOW = [f"--extra-arg={word}" for word in ("-Xclang", "-analyzer-config", "-Xclang", "mode=shallow")]
 
 
@@ -33,6 +34,16 @@ def common_digest():
             if path.suffix in (".h", ".def"):
                 digest.update(path.read_bytes())
     return digest
+
+
+def without_gcc_options(build, folder):
+    """A copy of the compile commands, which are g++'s, without what clang does not know."""
+    folder.mkdir(parents=True, exist_ok=True)
+    commands = (build / "compile_commands.json").read_text()
+    for option in GCC_ONLY:
+        commands = commands.replace(" " + option, "")
+    (folder / "compile_commands.json").write_text(commands)
+    return folder
 
 
 def units(build, only):
@@ -71,6 +82,7 @@ def main():
 
     record = ROOT / "build/tidy"
     record.mkdir(parents=True, exist_ok=True)
+    arguments.build = without_gcc_options(arguments.build, ROOT / "build/tidy-commands")
     common = common_digest()
     todo = []
     clean = 0

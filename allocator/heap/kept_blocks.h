@@ -111,7 +111,7 @@ class KeptBlocks {
     std::array<std::uint8_t, Depot::kClasses> counts{};
     // Upwards, so that the largest size of a class decides.
     for (std::uint64_t size = 512; size <= kLargestBinned.count(); size += 512) {
-      const std::uint64_t fit = 256 * 1024 / size;
+      const std::uint64_t fit = std::uint64_t{256} * 1024 / size;
       counts[class_of(Bytes(size))] = static_cast<std::uint8_t>(fit < 2 ? 2 : fit > 64 ? 64 : fit);
     }
     return counts;
