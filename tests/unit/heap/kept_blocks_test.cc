@@ -228,8 +228,9 @@ TEST_F(KeptBlocksTest, RandomProgramsLoseNothingAndInventNothing) {
   };
   for (int i = 0; i < 4000; ++i) {
     const bool large = i % 50 == 0;
-    free.push_back(make(large ? kMiB + Bytes(512 * (1 + random() % 3))
-                              : Bytes(512 << random() % 11) + Bytes(512 * (random() % 2))));
+    free.push_back(
+        make(large ? kMiB + Bytes(512 * (1 + random() % 3))
+                   : Bytes(std::uint64_t{512} << random() % 11) + Bytes(512 * (random() % 2))));
   }
   for (int step = 0; step < 200000; ++step) {
     KeptBlocks& cache = random() % 2 == 0 ? kept_ : other;
