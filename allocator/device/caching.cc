@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint64_t kKeptShare = 2048;
 constexpr Bytes kKeptMost = 16 * kMiB;
 constexpr std::uint64_t kLargeShare = 64;
-// How much of a full depot goes at once.
+// How much of a full depot, and of a full cache, goes at once.
 constexpr std::uint64_t kGoesShare = 8;
 // Where memory may run short only small blocks are kept, and only blocks of the very size are given out.
 constexpr Bytes kLargestWhenTight = 32 * kKiB;
@@ -284,7 +284,12 @@ void DeviceAllocator::Impl::make_room_for(const Block& block) {
     return;
   }
   const Bytes most = caching.most.load(std::memory_order_relaxed);
-  release_kept(kept->depot.take_down_to(most - Bytes(most.count() / kGoesShare)));
+  if (block.size > most) {
+    return;
+  }
+  const Bytes left = most - std::max(block.size, Bytes(most.count() / kGoesShare));
+  Block* chain = kept->depot.take_down_to(left);
+  release_kept(chain_blocks(kept->take_down_to(left), chain));
 }
 
 // Nobody else comes to what ended threads kept.

@@ -190,6 +190,18 @@ bool KeptBlocks::put_large(Block* block, Bytes most) {
   return true;
 }
 
+Block* KeptBlocks::take_down_to(Bytes left) {
+  Block* all = nullptr;
+  for (std::uint32_t i = 0; i < Depot::kClasses && binned_bytes_ > left; ++i) {
+    Bin& bin = bins_[next_down_];
+    next_down_ = (next_down_ + 1) % Depot::kClasses;
+    binned_bytes_ -= bin.loaded.bytes + bin.full.bytes;
+    all = chain_blocks(std::exchange(bin.loaded, {}).top, all);
+    all = chain_blocks(std::exchange(bin.full, {}).top, all);
+  }
+  return all;
+}
+
 Block* KeptBlocks::take_all() {
   Block* all = nullptr;
   for (std::uint32_t word = 0; word < used_.size(); ++word) {

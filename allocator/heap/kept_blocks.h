@@ -68,6 +68,8 @@ class KeptBlocks {
   bool put(Block* block, Bytes most);
   // The same for one larger than kLargestBinned.
   bool put_large(Block* block, Bytes most);
+  // Whole bins until at most `left` bytes are in bins, another one first each time; as one chain by next_kept.
+  Block* take_down_to(Bytes left);
   // Everything that is here, as one chain by next_kept.
   Block* take_all();
   [[nodiscard]] Bytes bytes() const { return binned_bytes_ + large_bytes_; }
@@ -126,6 +128,7 @@ class KeptBlocks {
   }
 
   std::array<Bin, Depot::kClasses> bins_{};
+  std::uint32_t next_down_ = 0;
   std::array<std::uint64_t, 2> used_{};  // a bit for each bin that is not known to be empty
   std::array<Block*, kLargeEntries> large_{};
   std::uint32_t large_count_ = 0;

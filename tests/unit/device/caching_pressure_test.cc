@@ -158,8 +158,7 @@ TEST_F(CachingPressure, TheAllocatorEndsBeforeItsThreads) {
 }
 
 // Room for one size is not taken for ever by what was freed of others.
-// (Not so today: frees of the new size take the lock until something empties the cache.)
-TEST_F(CachingPressure, DISABLED_ACacheFullOfOtherSizesLearnsANewOne) {
+TEST_F(CachingPressure, ACacheFullOfOtherSizesLearnsANewOne) {
   open();
   for (const std::uint64_t kib : {8U, 16U, 32U, 64U, 128U, 256U, 512U, 1024U}) {
     keep(64, Bytes(kib * 1024));
