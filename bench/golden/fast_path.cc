@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <semaphore>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -110,18 +111,24 @@ void announce(const std::string& path, std::size_t operations) {
 }
 
 template <typename Door>
+void fill(Door& door, std::span<std::uint64_t> blocks) {
+  for (std::uint64_t& block : blocks) {
+    block = door.allocate(kSmallSize);
+  }
+}
+
+template <typename Door>
+void empty(Door& door, std::span<const std::uint64_t> blocks) {
+  for (const std::uint64_t block : blocks) {
+    door.free(block);
+  }
+}
+
+template <typename Door>
 void batches(Door& door, const std::string& group) {
   std::array<std::uint64_t, kBatch> blocks{};
-  const auto allocate_all = [&door, &blocks] {
-    for (std::uint64_t& block : blocks) {
-      block = door.allocate(kSmallSize);
-    }
-  };
-  const auto free_all = [&door, &blocks] {
-    for (const std::uint64_t block : blocks) {
-      door.free(block);
-    }
-  };
+  const auto allocate_all = [&door, &blocks] { fill(door, blocks); };
+  const auto free_all = [&door, &blocks] { empty(door, blocks); };
   announce(group + "/alloc_4k", kBatch);
   for (int round = 0; round < kRounds; ++round) {
     measure(allocate_all);
@@ -184,16 +191,8 @@ class OtherThread {
 template <typename Door>
 void between_threads(Door& door, OtherThread& other, const std::string& group) {
   std::vector<std::uint64_t> blocks(kBetweenThreads);
-  const auto allocate_all = [&door, &blocks] {
-    for (std::uint64_t& block : blocks) {
-      block = door.allocate(kSmallSize);
-    }
-  };
-  const auto free_all = [&door, &blocks] {
-    for (const std::uint64_t block : blocks) {
-      door.free(block);
-    }
-  };
+  const auto allocate_all = [&door, &blocks] { fill(door, blocks); };
+  const auto free_all = [&door, &blocks] { empty(door, blocks); };
   announce(group + "/alloc_4k_freed_by_another_thread", kBetweenThreads);
   for (int round = 0; round < kRounds; ++round) {
     measure(allocate_all);
