@@ -100,6 +100,7 @@ bool DeviceAllocator::Impl::may_run_short() const {
 // come thick and fast, and hardly any large ones that need the heap in good order, all sizes.
 void DeviceAllocator::Impl::note_pressure() {
   caching.in_use = kPlentyShare * physical.reserved() >= capacity();
+  caching.seen_several = streams.several();
   const bool sparing = may_run_short() && !caching.hot;
   const bool plenty = caching.hot && !caching.in_use && !tight;
   const Bytes share = std::min(Bytes(capacity().count() / kKeptShare), kKeptMost);
@@ -224,7 +225,10 @@ bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
 // own name.
 void DeviceAllocator::Impl::open_cache(StreamClock& clock) {
   look_after_caches();
-  note_pressure();
+  if (caching.seen_several != streams.several() ||
+      caching.in_use != (kPlentyShare * physical.reserved() >= capacity())) {
+    note_pressure();
+  }
   const bool vouched =
       clock.identity != 0 || clock.stream.value() == 0 || clock.stream.is_per_thread();
   if (caching.rules.off.load(std::memory_order_relaxed) || !vouched || clock.captured || clock.foreign ||
@@ -498,7 +502,7 @@ void DeviceAllocator::Impl::reset_peaks() {
 // Now and then: all together must not keep too much, and what threads keep that have not come for a while goes
 // back.
 void DeviceAllocator::Impl::look_after_caches() {
-  if (++caching.calls % kCallsASum != 0) {
+  if (!caching.wanted || ++caching.calls % kCallsASum != 0) {
     return;
   }
   const Bytes kept = caching.kept();

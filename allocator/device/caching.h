@@ -35,6 +35,7 @@ struct Caching {
 
   alignas(128) bool wanted = false;  // by the options, and the device has virtual memory
   bool in_use = false;               // more than next to nothing of the device's memory is taken
+  bool seen_several = false;         // streams, when `rules` were made
   // Small requests that missed while there were hardly any large ones; `hot`: many.
   std::uint32_t small_misses = 0;
   bool hot = false;

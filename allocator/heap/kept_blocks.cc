@@ -117,19 +117,19 @@ Block* KeptBlocks::take_binned(std::uint32_t size_class, Bytes least, Bytes most
   if (Block* block = take_from(bin.loaded, least, most)) {
     return block;
   }
-  if (Block* block = take_from(bin.full, least, most)) {
-    return block;
+  if (bin.full.count == 0) {
+    Block* batch = depot.take(size_class);
+    if (batch == nullptr) {
+      return nullptr;
+    }
+    note_used(size_class);
+    bin.full = {batch, batch->batch_count, Bytes(batch->batch_bytes)};
+    binned_bytes_ += bin.full.bytes;
   }
-  if (bin.full.count != 0) {
-    return nullptr;
+  if (bin.loaded.count == 0) {
+    bin.loaded = std::exchange(bin.full, {});
+    return take_from(bin.loaded, least, most);
   }
-  Block* batch = depot.take(size_class);
-  if (batch == nullptr) {
-    return nullptr;
-  }
-  note_used(size_class);
-  bin.full = {batch, batch->batch_count, Bytes(batch->batch_bytes)};
-  binned_bytes_ += bin.full.bytes;
   return take_from(bin.full, least, most);
 }
 

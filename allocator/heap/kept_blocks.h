@@ -85,7 +85,7 @@ class KeptBlocks {
     Magazine& loaded = bins_[size_class].loaded;
     Block* block = loaded.top;
     // Within a class no block is an eighth larger than a request.
-    if (block != nullptr && (block->size == size || (fit != Fit::kExact && block->size > size)))
+    if (block != nullptr && block->size >= size && (fit != Fit::kExact || block->size == size))
         [[likely]] {
       loaded.top = block->next_kept;
       __builtin_prefetch(block->some_kept, 1);  // it may have to come from another processor
@@ -123,13 +123,12 @@ class KeptBlocks {
   Block* take_large();
   [[nodiscard]] Bytes bytes() const { return binned_bytes_ + large_bytes_; }
 
+  // Without a branch: sizes come in no order that a processor could learn.
   static constexpr std::uint32_t class_of(Bytes size) {
     const std::uint64_t above = size.count() / 512 - 1;
-    if (above < 8) {
-      return static_cast<std::uint32_t>(above);
-    }
-    const auto octave = static_cast<std::uint32_t>(std::bit_width(above)) - 1;
-    return 8 * (octave - 2) + static_cast<std::uint32_t>((above >> (octave - 3)) & 7);
+    const auto octave = static_cast<std::uint32_t>(std::bit_width(above | 7)) - 3;
+    const auto shift = static_cast<std::uint32_t>(std::bit_width(above | 15)) - 4;
+    return 8 * octave + static_cast<std::uint32_t>((above >> shift) & 7);
   }
   // The largest size of the class of `size`: what is allocated for a cache, so that it serves the whole class.
   static constexpr Bytes class_size(Bytes size) {

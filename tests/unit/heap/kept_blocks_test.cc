@@ -213,7 +213,7 @@ TEST_F(KeptBlocksTest, TheNearestClassAboveServesWithWhatTheDepotHas) {
   EXPECT_EQ(kept_.take(72 * kKiB, Fit::kDouble, 0)->size, 112 * kKiB) << "what is at hand";
   EXPECT_EQ(kept_.take(72 * kKiB, Fit::kDouble, 0)->size, 96 * kKiB) << "the nearest in the depot";
   EXPECT_EQ(kept_.take(72 * kKiB, Fit::kEighth, 0), nullptr);
-  EXPECT_EQ(kept_.take(104 * kKiB, Fit::kDouble, 0)->size, 200 * kKiB);
+  EXPECT_EQ(kept_.take(112 * kKiB, Fit::kDouble, 0)->size, 200 * kKiB);
   EXPECT_EQ(kept_.take(101 * kKiB, Fit::kExact, 0), nullptr);
 }
 
