@@ -143,9 +143,9 @@ void DeviceAllocator::Impl::note_missed(Bytes size) {
 // The size that the heap is asked for, so that a kept block serves its whole class.
 Bytes DeviceAllocator::Impl::size_for_cache(Bytes size) const {
   const Bytes whole = KeptBlocks::class_size(size);
-  const bool rounds = caching.hot
-                          ? caching.rounded + (whole - size) <= Bytes(capacity().count() / kRoundedShare)
-                          : !caching.in_use && !streams.several();
+  const bool rounds =
+      caching.hot ? caching.rounded + (whole - size) <= Bytes(capacity().count() / kRoundedShare)
+                  : !caching.in_use && !streams.several();
   return rounds ? whole : size;
 }
 
@@ -231,8 +231,8 @@ void DeviceAllocator::Impl::open_cache(StreamClock& clock) {
   }
   const bool vouched =
       clock.identity != 0 || clock.stream.value() == 0 || clock.stream.is_per_thread();
-  if (caching.rules.off.load(std::memory_order_relaxed) || !vouched || clock.captured || clock.foreign ||
-      clock.gone || clock.retired) {
+  if (caching.rules.off.load(std::memory_order_relaxed) || !vouched || clock.captured ||
+      clock.foreign || clock.gone || clock.retired) {
     return;
   }
   ThreadCache* cache = ThreadCache::mine(caching.rules.allocator);
@@ -529,7 +529,8 @@ void DeviceAllocator::Impl::look_after_caches() {
   std::vector<const ThreadCache*> resting;
   for (const auto& cache : caching.caches) {
     const std::int64_t uses = cache->counters.allocations.get() + cache->counters.frees.get();
-    const bool rests = (long_ago && uses == cache->uses_seen) || (kept > budget && uses == cache->uses_lately);
+    const bool rests =
+        (long_ago && uses == cache->uses_seen) || (kept > budget && uses == cache->uses_lately);
     if (rests && uses != 0) {
       resting.push_back(cache.get());
     }

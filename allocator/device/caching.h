@@ -26,9 +26,9 @@ struct Caching {
     // Now: not wanted, a pool is being filled, or somebody reads all events.
     std::atomic<bool> off{true};
     std::atomic<Fit> fit{Fit::kEighth};
-    std::atomic<Bytes> largest{};     // in bins
-    std::atomic<Bytes> most{};        // that one thread keeps for one stream, and its depot
-    std::atomic<Bytes> most_large{};  // the same of blocks too large for bins; 0: none
+    std::atomic<Bytes> largest{};         // in bins
+    std::atomic<Bytes> most{};            // that one thread keeps for one stream, and its depot
+    std::atomic<Bytes> most_large{};      // the same of blocks too large for bins; 0: none
     std::atomic<std::uint64_t> epoch{0};  // frees of large blocks that the heap has seen
   };
   Rules rules;
@@ -39,8 +39,9 @@ struct Caching {
   // Small requests that missed while there were hardly any large ones; `hot`: many.
   std::uint32_t small_misses = 0;
   bool hot = false;
-  Bytes rounded;          // by which blocks are larger than their requests, for their classes' sake
-  Bytes most_by_thread;   // what `most` may be at most; it is less where all threads together keep too much
+  Bytes rounded;  // by which blocks are larger than their requests, for their classes' sake
+  Bytes
+      most_by_thread;  // what `most` may be at most; it is less where all threads together keep too much
   std::vector<std::shared_ptr<ThreadCache>> caches;
   std::map<std::uint32_t, Depot> depots;  // by StreamClock::index; nodes never move
   // The device's own share of the counters: of blocks it took back, and of threads that ended.

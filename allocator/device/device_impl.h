@@ -219,7 +219,7 @@ class DeviceAllocator::Impl {
   std::map<PoolKey, Pool> pools;  // nodes never move
   Pool* default_pool = nullptr;
   std::uint64_t pools_set_aside = 0;
-  Routes routes;             // innermost last
+  Routes routes;                          // innermost last
   alignas(128) AddressMap<Block> blocks;  // live blocks by address, kept ones too
   Caching caching;
   std::map<VirtAddr, Pin> pins;  // by first address; they never overlap

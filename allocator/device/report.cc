@@ -78,7 +78,10 @@ DeviceStats DeviceAllocator::Impl::stats_locked() const {
   s.peak_live = std::max(peak_live, without_least_kept(high));
   s.peak_allocated = std::max(peak_allocated, without_least_kept(high_all));
   s.peak_reserved = physical.peak_reserved();
-  s.live_blocks = live_blocks - std::min(live_blocks, static_cast<std::uint64_t>(std::max(caching.kept_blocks(), std::int64_t{0})));
+  s.live_blocks =
+      live_blocks -
+      std::min(live_blocks,
+               static_cast<std::uint64_t>(std::max(caching.kept_blocks(), std::int64_t{0})));
   const std::uint64_t from_caches = caching.count(&ThreadCounters::allocations);
   s.allocations = allocations + from_caches;
   s.frees = frees + caching.count(&ThreadCounters::frees);

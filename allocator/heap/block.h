@@ -48,7 +48,8 @@ struct alignas(128) Block : FreeNode {
   bool keepable = false;
   std::uint32_t open_uses = 0;  // of `uses`, how many are not known to be done (pending only)
   Block* next_kept = nullptr;
-  Block* some_kept = nullptr;  // one that was kept a little earlier, to be fetched ahead; never relied on
+  Block* some_kept =
+      nullptr;  // one that was kept a little earlier, to be fetched ahead; never relied on
   // Live and pending: the stream it was allocated on. Free: the stream whose queued work may still
   // touch it up to `tick`; nullptr = clean, any stream may take it.
   StreamClock* clock = nullptr;

@@ -2,8 +2,6 @@
 // both change inside is plain memory: ThreadSanitizer sees whether the door orders it.
 #include "base/handshake.h"
 
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -15,10 +13,11 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 namespace nofrag {
 namespace {

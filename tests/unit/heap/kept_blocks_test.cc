@@ -103,9 +103,10 @@ TEST_F(KeptBlocksTest, NeverASmallerBlockNorOneLargerThanMayBe) {
       for (const Fit fit : {Fit::kExact, Fit::kEighth, Fit::kDouble}) {
         ASSERT_TRUE(kept_.put(block, kPlenty));
         Block* taken = kept_.take(Bytes(want), fit, 0);
-        const bool fits = have >= want && (fit == Fit::kExact    ? have == want
-                                           : fit == Fit::kEighth ? have <= want + want / 8 && above <= 1
-                                                                 : above <= 7);
+        const bool fits =
+            have >= want && (fit == Fit::kExact    ? have == want
+                             : fit == Fit::kEighth ? have <= want + want / 8 && above <= 1
+                                                   : above <= 7);
         ASSERT_TRUE(!fits || fit != Fit::kDouble || want < 4096 || have <= 2 * want);
         ASSERT_EQ(taken, fits ? block : nullptr) << have << " kept, " << want << " wanted";
         ASSERT_EQ(listed(kept_.take_all()).size(), fits ? 0U : 1U);
@@ -209,7 +210,8 @@ TEST_F(KeptBlocksTest, TheNearestClassAboveServesWithWhatTheDepotHas) {
     }
   }
   ASSERT_TRUE(kept_.put(make(112 * kKiB), kPlenty));
-  EXPECT_EQ(kept_.take(62 * kKiB, Fit::kDouble, 0)->size, 64 * kKiB) << "its own class's, of the depot";
+  EXPECT_EQ(kept_.take(62 * kKiB, Fit::kDouble, 0)->size, 64 * kKiB)
+      << "its own class's, of the depot";
   EXPECT_EQ(kept_.take(72 * kKiB, Fit::kDouble, 0)->size, 112 * kKiB) << "what is at hand";
   EXPECT_EQ(kept_.take(72 * kKiB, Fit::kDouble, 0)->size, 96 * kKiB) << "the nearest in the depot";
   EXPECT_EQ(kept_.take(72 * kKiB, Fit::kEighth, 0), nullptr);
