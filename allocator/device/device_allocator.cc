@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "base/thread_id.h"
 #include "device/device_impl.h"
@@ -201,12 +202,9 @@ void DeviceAllocator::Impl::note_allocated(Block* block, Pool& pool) {
   NOFRAG_CHECK(blocks.insert(block->address, block), "no host memory for the address map");
   requested_bytes += static_cast<std::int64_t>(block->requested.count());
   live_bytes += block->size;
-  block->epoch = caching.epoch.load(std::memory_order_relaxed);
-  if (live_bytes > peak_live || live_bytes + pending_bytes > peak_allocated) {
-    const Bytes used = live_bytes - std::min(live_bytes, caching.kept());
-    peak_live = std::max(peak_live, used);
-    peak_allocated = std::max(peak_allocated, used + pending_bytes);
-  }
+  block->epoch = caching.rules.epoch.load(std::memory_order_relaxed);
+  block->keepable = &pool == default_pool;
+  note_grown();
   ++live_blocks;
   ++allocations;
   emit(EventKind::kAlloc, *block, block->clock->stream);
@@ -228,6 +226,7 @@ Status DeviceAllocator::free(VirtAddr address) {
   s.blocks.erase(address);
   s.requested_bytes -= static_cast<std::int64_t>(block->requested.count());
   s.live_bytes -= block->size;
+  s.caching.rounded -= Bytes(std::exchange(block->rounded, 0));
   --s.live_blocks;
   --block->pool->live_blocks;
   ++s.frees;
@@ -269,6 +268,7 @@ Status DeviceAllocator::record_stream(VirtAddr address, StreamId stream) {
   use->block = block;
   use->next = block->uses;
   block->uses = use;
+  block->keepable = false;
   s.emit(EventKind::kRecordStream, *block, stream);
   return {};
 }

@@ -64,7 +64,10 @@ class DeviceAllocator::Impl {
 
   // caching.cc
   void set_caching();
+  [[nodiscard]] bool may_run_short() const;
   void note_pressure();
+  void note_missed(Bytes size);
+  [[nodiscard]] Bytes size_for_cache(Bytes size) const;
   VirtAddr take_kept(Bytes requested, StreamId stream);
   bool keep(VirtAddr address, Status* status);
   void drop_unused_depots();
@@ -81,8 +84,12 @@ class DeviceAllocator::Impl {
   void empty_ended_caches();
   void drop_ended_caches();
   bool release_kept(Block* chain);
-  [[nodiscard]] Bytes most_live() const;
+  [[nodiscard]] bool few_threads() const;
+  [[nodiscard]] Bytes without_least_kept(Bytes high) const;
+  void note_high();
   void note_peak();
+  void take_peak();
+  void note_grown();
   void reset_peaks();
   void look_after_caches();
 
@@ -203,16 +210,17 @@ class DeviceAllocator::Impl {
   const bool virtual_memory;
   const Tuning tuning;
 
-  mutable RankedMutex mutex{LockRank::kDevice};
+  // Lines that threads read without the lock are not shared with what others write under it.
+  alignas(128) mutable RankedMutex mutex{LockRank::kDevice};
   Streams streams;
   PhysicalMemory physical;
-  AddressSpace space;
-  HeapContext context;
+  alignas(128) AddressSpace space;
+  alignas(128) HeapContext context;
   std::map<PoolKey, Pool> pools;  // nodes never move
   Pool* default_pool = nullptr;
   std::uint64_t pools_set_aside = 0;
-  Routes routes;             // innermost last
-  AddressMap<Block> blocks;  // live blocks by address, kept ones too
+  Routes routes;                          // innermost last
+  alignas(128) AddressMap<Block> blocks;  // live blocks by address, kept ones too
   Caching caching;
   std::map<VirtAddr, Pin> pins;  // by first address; they never overlap
   // Pending uses by clock index, oldest first.
@@ -235,6 +243,9 @@ class DeviceAllocator::Impl {
   Bytes pending_bytes;
   Bytes peak_live;
   Bytes peak_allocated;
+  // With many threads: the most of either, kept blocks included, since the peaks were last worked out.
+  Bytes high_live;
+  Bytes high_allocated;
   std::uint64_t live_blocks = 0;
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;

@@ -51,8 +51,8 @@ void DeviceAllocator::Impl::finish_free(Block* block) {
   emit(EventKind::kFreeCompleted, *block, clock.stream);
   if (virtual_memory) {
     if (size > KeptBlocks::kLargestBinned) {
-      caching.epoch.store(caching.epoch.load(std::memory_order_relaxed) + 1,
-                          std::memory_order_relaxed);
+      std::atomic<std::uint64_t>& epoch = caching.rules.epoch;
+      epoch.store(epoch.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     }
     block->region->heap->free(block, tick);
     maybe_mark(clock, size);
