@@ -94,7 +94,7 @@ _SIGNATURES = {
 _TEXT_CALL = [ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
 _SIGNATURES |= {name: (ctypes.c_int, _TEXT_CALL) for name in ("nofrag_stats_json", "nofrag_stats_text")}
 _SIGNATURES["nofrag_oom_message"] = (ctypes.c_int, [ctypes.c_int, *_TEXT_CALL])
-_SIGNATURES["nofrag_torch_configure"] = (ctypes.c_int, [ctypes.c_char_p, *_TEXT_CALL])
+_SIGNATURES["nofrag_torch_configure"] = (ctypes.c_int, [ctypes.c_char_p, ctypes.c_int, *_TEXT_CALL])
 
 
 class Library:

@@ -64,9 +64,7 @@ def open_native(path, version):
     return native
 
 
-def install_native(torch, opened):
-    path = native_path(opened, torch_version(torch))
-    native = open_native(path, torch_version(torch))
+def install_native(torch, opened, native, path):
     if native.nofrag_torch_native_install() != 0:
         raise Unusable(f"{path}: {(native.nofrag_torch_native_error() or b'').decode(errors='replace')}")
     return Installed("native", torch.__version__, opened.path, path)
@@ -84,12 +82,12 @@ def alloc_conf():
     return None, ""
 
 
-def read_alloc_conf(opened):
+def read_alloc_conf(opened, native):
     """PyTorch's own configuration: what nofrag honours is noted, what it does not is said once, and what
     asks for another allocator is refused (NofragError). The table of keys is in docs/pytorch.md."""
     variable, text = alloc_conf()
     if text and opened.has("nofrag_torch_configure"):
-        for line in opened.text("nofrag_torch_configure", text.encode()).splitlines():
+        for line in opened.text("nofrag_torch_configure", text.encode(), int(native)).splitlines():
             say(f"{variable}: {line}")
 
 
@@ -121,14 +119,25 @@ def install(path=None, door="auto"):
     if _installed is not None:
         return _installed
     check_torch(torch)
-    read_alloc_conf(opened)
-    done = None
+    native, why = None, None
+    path = native_path(opened, torch_version(torch))
     if door != "hooks":
         try:
-            done = install_native(torch, opened)
-        except Unusable as why:
+            native = open_native(path, torch_version(torch))
+        except Unusable as error:
+            why = error
+    if door == "native" and native is None:
+        raise RuntimeError(str(why)) from why
+    read_alloc_conf(opened, native is not None)
+    if native is not None:
+        try:
+            _installed = install_native(torch, opened, native, path)
+            return _installed
+        except Unusable as error:
+            why = error
             if door == "native":
                 raise RuntimeError(str(why)) from why
-            say(f"going through PyTorch's C hooks, without memory_stats and more (docs/pytorch.md): {why}")
-    _installed = done or install_hooks(torch, opened)
+    if why is not None:
+        say(f"going through PyTorch's C hooks, without memory_stats and more (docs/pytorch.md): {why}")
+    _installed = install_hooks(torch, opened)
     return _installed
