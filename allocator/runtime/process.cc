@@ -66,6 +66,21 @@ Status Process::refuse(Phase phase) const {
   return set_last_error({Errc::kExiting}, "the process is exiting");
 }
 
+Status Process::prefer(const char* source, const std::string& conf) {
+  const Phase phase = phase_.load(std::memory_order_acquire);
+  if (phase > kReady) {
+    return refuse(phase);
+  }
+  const std::lock_guard lock(mutex_);
+  if (phase_.load(std::memory_order_acquire) == kReady) {
+    return set_last_error(
+        {Errc::kAlreadyInitialized}, "nofrag is in use already: it was started without %s", source);
+  }
+  preferred_source_ = source;
+  preferred_ = conf;
+  return {};
+}
+
 Status Process::init(const char* conf) {
   const Phase phase = phase_.load(std::memory_order_acquire);
   if (phase > kReady) {
@@ -99,9 +114,11 @@ Status Process::start() {
 }
 
 Status Process::read_options(const char* conf, Options* options) {
+  ReadOptions from_preferred;
   ReadOptions from_conf;
   ReadOptions from_own;
   ReadOptions from_call;
+  parse_options(preferred_, options, &from_preferred.problems, &from_preferred.given);
   read_environment(options, &from_conf, &from_own);
   if (conf != nullptr) {
     parse_options(conf, options, &from_call.problems, &from_call.given);
@@ -120,7 +137,8 @@ Status Process::read_options(const char* conf, Options* options) {
   }
   if (options->confirm_conf) {
     const std::string dump = dump_options(*options,
-                                          {{"NOFRAG_CONF", from_conf.given},
+                                          {{preferred_source_, from_preferred.given},
+                                           {"NOFRAG_CONF", from_conf.given},
                                            {"environment", from_own.given},
                                            {"nofrag_init", from_call.given}});
     std::fprintf(stderr, "nofrag: options in use\n%s", dump.c_str());

@@ -36,6 +36,9 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
+  // Before the start: options from a source weaker than NOFRAG_CONF, named in reports. The text must have
+  // been checked; a later call replaces it. kAlreadyInitialized after the start.
+  Status prefer(const char* source, const std::string& conf);
   // The explicit start; `conf` (may be null) is stronger than the environment.
   Status init(const char* conf);
   // The implicit one. Cheap once started.
@@ -101,6 +104,8 @@ class Process {
   bool start_failed_ = false;         // Sync: mutex_
   Error start_error_;                 // Sync: mutex_
   std::string start_problem_;         // Sync: mutex_
+  std::string preferred_source_;      // Sync: mutex_
+  std::string preferred_;             // Sync: mutex_
   // Written before phase_ becomes kReady, constant after.
   Options options_;
   std::unique_ptr<Driver> driver_;
