@@ -71,13 +71,13 @@ CUresult hook_cuMemGetInfo_v2(size_t* free, size_t* total) {
   }
   const InsideNofrag inside;
   const std::shared_lock lock(gate());
-  // What one request can surely have beside what the driver still has: whole idle handles, and the free ends
-  // of two others.
+  // What one request can surely have beside what the driver still has: whole idle handles, the free ends
+  // of two others, and what threads keep, which comes back before anything is refused.
   std::uint64_t idle = 0;
   std::uint64_t reserved = 0;
   if (const DeviceAllocator* const allocator = Process::instance().used_device(device); allocator != nullptr) {
     const DeviceStats stats = allocator->stats();
-    idle = stats.free_handles.count() + stats.composable.count();
+    idle = stats.free_handles.count() + stats.composable.count() + stats.kept.count();
     reserved = stats.reserved.count();
   }
   const std::uint64_t limit = limit_of(device, *total);

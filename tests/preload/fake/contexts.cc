@@ -12,7 +12,7 @@ long number(const char* name, long otherwise) {
   return text != nullptr ? std::strtol(text, nullptr, 10) : otherwise;
 }
 
-thread_local std::vector<Context*> thread_stack;
+thread_local std::vector<Context*>* thread_stack;  // leaked: destructors of threads may still call
 thread_local CUstreamCaptureMode mode_of_thread = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 }  // namespace
@@ -31,6 +31,14 @@ Driver::Driver() : devices(static_cast<int>(number("FAKE_CUDA_DEVICES", 1))) {
     primaries.push_back(std::move(primary));
     current_pools.push_back(default_pool(i));
     pools.insert(default_pool(i));
+  }
+  // "cuMemMap:3:999": the third cuMemMap answers 999.
+  for (const char* at = std::getenv("FAKE_CUDA_FAIL"); at != nullptr && *at != '\0';) {
+    const char* const colon = std::strchr(at, ':');
+    char* end = nullptr;
+    const unsigned long nth = std::strtoul(colon + 1, &end, 10);
+    faults.push_back({std::string(at, colon), nth, static_cast<int>(std::strtol(end + 1, &end, 10))});
+    at = *end == ',' ? end + 1 : nullptr;
   }
 }
 
@@ -53,11 +61,14 @@ CUresult called(const char* name) {
 }
 
 std::vector<Context*>& stack() {
-  return thread_stack;
+  if (thread_stack == nullptr) {
+    thread_stack = new std::vector<Context*>;
+  }
+  return *thread_stack;
 }
 
 Context* current() {
-  Context* const top = thread_stack.empty() ? nullptr : thread_stack.back();
+  Context* const top = stack().empty() ? nullptr : stack().back();
   return top != nullptr && top->alive ? top : nullptr;
 }
 

@@ -4,7 +4,7 @@
 // all. It answers as the real driver does where the preload depends on it (error codes, what it says of mapped
 // memory), and counts calls by name so that tests can see which reached it. Contents are one byte value a
 // range. Layer: tests. Threads: any. Failure: CUresults, and those that fake_cuda_fail asks for.
-// Environment: FAKE_CUDA_DEVICES (1), FAKE_CUDA_MIB (1024), FAKE_CUDA_NO_VMM.
+// Environment: FAKE_CUDA_DEVICES (1), FAKE_CUDA_MIB (1024), FAKE_CUDA_NO_VMM, FAKE_CUDA_FAIL (NAME:NTH:CODE,...).
 #pragma once
 
 #include <map>

@@ -57,6 +57,14 @@ auto holding(Map& map, CUdeviceptr pointer) {
   return pointer - found->first < found->second.size ? found : map.end();
 }
 
+constexpr std::size_t kStep = 512;
+
+// What a legacy IPC handle holds.
+struct Shared {
+  std::uint64_t size;
+  std::uint64_t process;
+};
+
 std::size_t used_of(CUmemoryPool pool) {
   std::size_t used = 0;
   for (const auto& [pointer, allocation] : driver().allocations) {
@@ -271,12 +279,6 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   return CUDA_SUCCESS;
 }
 
-// A shared file with what the importer needs: the size, and the byte the memory holds at its begin.
-struct Shared {
-  std::uint64_t size;
-  std::uint64_t tag;
-};
-
 CUresult cuMemExportToShareableHandle(void* out,
                                       CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType /*type*/,
@@ -286,15 +288,17 @@ CUresult cuMemExportToShareableHandle(void* out,
   if (found == driver().handles.end() || !found->second.shareable) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  Shared shared{found->second.size, 0};
+  // A shared file with what the memory holds now: a tag every 512 bytes.
+  std::vector<std::uint64_t> tags(found->second.size / kStep);
   for (const auto& [pointer, mapping] : driver().mappings) {
-    if (mapping.handle == handle) {
-      const auto tag = driver().sim->read_tag(address_of(pointer), ordinal(found->second.device));
-      shared.tag = tag.ok() ? tag.value() : 0;
+    for (std::size_t i = 0; mapping.handle == handle && i < tags.size(); ++i) {
+      const auto tag = driver().sim->read_tag(address_of(pointer + i * kStep), ordinal(found->second.device));
+      tags[i] = tag.ok() ? tag.value() : 0;
     }
   }
   const int descriptor = ::memfd_create("fake-cuda", 0);
-  if (descriptor < 0 || ::pwrite(descriptor, &shared, sizeof shared, 0) != sizeof shared) {
+  const std::size_t size = tags.size() * sizeof tags[0];
+  if (descriptor < 0 || ::pwrite(descriptor, tags.data(), size, 0) != static_cast<ssize_t>(size)) {
     return CUDA_ERROR_OPERATING_SYSTEM;
   }
   std::memcpy(out, &descriptor, sizeof descriptor);
@@ -305,29 +309,37 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
                                         void* shareable,
                                         CUmemAllocationHandleType /*type*/) {
   FAKE_ENTRY("cuMemImportFromShareableHandle")
-  Shared shared{};
   const auto descriptor = static_cast<int>(nofrag::VirtAddr(shareable).value());
-  if (::pread(descriptor, &shared, sizeof shared, 0) != sizeof shared) {
+  const auto bytes = ::lseek(descriptor, 0, SEEK_END);
+  if (bytes <= 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const auto made = driver().sim->create(ordinal(0), nofrag::Bytes(shared.size));
+  std::vector<std::uint64_t> tags(static_cast<std::size_t>(bytes) / sizeof(std::uint64_t));
+  if (::pread(descriptor, tags.data(), static_cast<std::size_t>(bytes), 0) != bytes) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const std::size_t size = tags.size() * kStep;
+  const auto made = driver().sim->create(ordinal(0), nofrag::Bytes(size));
   if (!made.ok()) {
     return fake::result_of(made.error().code);
   }
   *handle = made.value().raw;
-  driver().handles[*handle] = {1, 0, shared.size, true};
-  if (shared.tag != 0) {
-    CUdeviceptr window = 0;
-    CUmemAccessDesc access{};
-    cuMemAddressReserve(&window, shared.size, 0, 0, 0);
-    cuMemMap(window, shared.size, 0, *handle, 0);
-    cuMemSetAccess(window, shared.size, &access, 1);
-    cuMemsetD8(window, static_cast<unsigned char>(shared.tag - 1), shared.size);
-    driver().sim->complete_all();
-    driver().sim->device_synchronize(ordinal(0)).ignore();
-    cuMemUnmap(window, shared.size);
-    cuMemAddressFree(window, shared.size);
+  driver().handles[*handle] = {1, 0, size, true};
+  CUdeviceptr window = 0;
+  CUmemAccessDesc access{};
+  cuMemAddressReserve(&window, size, 0, 0, 0);
+  cuMemMap(window, size, 0, *handle, 0);
+  cuMemSetAccess(window, size, &access, 1);
+  for (std::size_t i = 0, next = 0; i < tags.size(); i = next) {
+    for (next = i; next < tags.size() && tags[next] == tags[i]; ++next) {
+    }
+    if (tags[i] != 0) {
+      cuMemsetD8(window + i * kStep, static_cast<unsigned char>(tags[i] - 1), (next - i) * kStep);
+    }
   }
+  driver().sim->device_synchronize(ordinal(0)).ignore();
+  cuMemUnmap(window, size);
+  cuMemAddressFree(window, size);
   return CUDA_SUCCESS;
 }
 
@@ -494,7 +506,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle handle, unsi
   FAKE_ENTRY("cuIpcOpenMemHandle_v2")
   Shared shared{};
   std::memcpy(&shared, &handle, sizeof shared);
-  if (shared.tag == static_cast<std::uint64_t>(::getpid())) {
+  if (shared.process == static_cast<std::uint64_t>(::getpid())) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
   const CUresult result = allocate(pointer, shared.size, nullptr, false);
