@@ -28,5 +28,9 @@ const char* first_cu_through_next(void);
 void* first_opens_target(void);
 const char* first_through_next(void) { return call("scope_number"); }
 const char* first_cu_through_next(void) { return call("cuScopeNumber"); }
-void* first_opens_target(void) { return dlopen("libpreload_target.so", RTLD_NOW); }
+void* first_opens_target(void) {
+  void* target = dlopen("libpreload_target.so", RTLD_NOW);
+  __asm__ volatile("" ::: "memory"); /* no tail call: the caller must be this library */
+  return target;
+}
 #endif
