@@ -58,6 +58,10 @@ struct EnumWords<LogLevel> {
   static constexpr std::array<std::string_view, 3> kWords = {"silent", "warning", "info"};
 };
 template <>
+struct EnumWords<PreloadMode> {
+  static constexpr std::array<std::string_view, 4> kWords = {"auto", "vmm", "native", "off"};
+};
+template <>
 struct EnumWords<StatsMode> {
   static constexpr std::array<std::string_view, 2> kWords = {"off", "exit"};
 };

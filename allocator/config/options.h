@@ -14,6 +14,7 @@ enum class Backend : unsigned char { kAuto, kVmm, kPlain };
 enum class Policy : unsigned char { kBalanced, kLean, kFast };
 enum class ShareableHandles : unsigned char { kNone, kFd };
 enum class LogLevel : unsigned char { kSilent, kWarning, kInfo };
+enum class PreloadMode : unsigned char { kAuto, kVmm, kNative, kOff };
 enum class StatsMode : unsigned char { kOff, kExit };
 
 struct Options {

@@ -58,6 +58,8 @@ std::uint64_t DriverLedger::total_calls() const {
   return std::accumulate(calls.begin(), calls.end(), std::uint64_t{0});
 }
 
+void Driver::release_context(DeviceOrdinal /*device*/) {}
+
 bool Driver::stream_is(DeviceOrdinal device, StreamId stream, std::uint64_t identity) {
   const Result<bool> capturing = stream_is_capturing(device, stream);
   if (!capturing.ok() || capturing.value()) {

@@ -163,6 +163,10 @@ class Driver {
   // if the thread has another context of this device current, for that one's.
   virtual Status device_synchronize(DeviceOrdinal device) = 0;
 
+  // Lets go of the device's primary context, which is about to be destroyed; the next call that needs one
+  // takes it anew. Not in the ledger. pre: nothing of this context (events, streams) is left.
+  virtual void release_context(DeviceOrdinal device);
+
   // A snapshot of all calls made so far through this object.
   [[nodiscard]] virtual DriverLedger ledger() const = 0;
 };

@@ -18,8 +18,11 @@ std::unique_ptr<Driver> open_simulated(const std::string& name, std::string* err
   return std::make_unique<SimulatedDriver>(file.spec, name);
 }
 
-std::unique_ptr<Driver> open_real(const Options& options, std::string* error) {
+using Lookup = void* (*)(void* library, const char* symbol);
+
+std::unique_ptr<Driver> open_real(const Options& options, Lookup lookup, std::string* error) {
   RealDriverOptions real;
+  real.lookup = lookup;
   real.rdma = options.rdma;
   real.shareable_fd = options.shareable_handles == ShareableHandles::kFd;
   Result<std::unique_ptr<RealDriver>> opened = RealDriver::open(real, error);
@@ -32,9 +35,9 @@ std::unique_ptr<Driver> open_real(const Options& options, std::string* error) {
 
 }  // namespace
 
-std::unique_ptr<Driver> open_driver(const Options& options, std::string* error) {
+std::unique_ptr<Driver> open_driver(const Options& options, Lookup lookup, std::string* error) {
   if (options.driver == "cuda") {
-    return open_real(options, error);
+    return open_real(options, lookup, error);
   }
   if (options.driver.starts_with(kSimulated)) {
     return open_simulated(options.driver, error);

@@ -12,7 +12,10 @@
 
 namespace nofrag {
 
-// options.driver is "cuda", "sim:NAME" or "sim:FILE.json".
-std::unique_ptr<Driver> open_driver(const Options& options, std::string* error);
+// options.driver is "cuda", "sim:NAME" or "sim:FILE.json". `lookup` finds the entries of the CUDA driver;
+// null = dlsym.
+std::unique_ptr<Driver> open_driver(const Options& options,
+                                    void* (*lookup)(void* library, const char* symbol),
+                                    std::string* error);
 
 }  // namespace nofrag

@@ -113,6 +113,11 @@ Status Process::start() {
   return start_locked(nullptr);
 }
 
+void Process::change_start(const StartChanges& changes) {
+  const std::lock_guard lock(mutex_);
+  changes_ = changes;
+}
+
 Status Process::read_options(const char* conf, Options* options) {
   ReadOptions from_preferred;
   ReadOptions from_conf;
@@ -122,6 +127,10 @@ Status Process::read_options(const char* conf, Options* options) {
   read_environment(options, &from_conf, &from_own);
   if (conf != nullptr) {
     parse_options(conf, options, &from_call.problems, &from_call.given);
+  }
+  const auto shareable = static_cast<std::size_t>(OptionId::k_shareable_handles);
+  if (changes_.shareable && !from_conf.given[shareable] && !from_call.given[shareable]) {
+    options->shareable_handles = ShareableHandles::kFd;
   }
   set_log_level(options->log);
   report_problems("NOFRAG_CONF", from_conf.problems);
@@ -156,7 +165,7 @@ Status Process::start_locked(const char* conf) {
     return read;
   }
   std::string problem;
-  std::unique_ptr<Driver> driver = open_driver(options, &problem);
+  std::unique_ptr<Driver> driver = open_driver(options, changes_.lookup, &problem);
   Error error{Errc::kNotInitialized};
   int count = 0;
   if (driver != nullptr) {
@@ -242,18 +251,40 @@ Result<DeviceAllocator*> Process::make_device(int ordinal) {
   return allocator;
 }
 
+void Process::drop_device(int ordinal) {
+  if (ordinal < 0 || ordinal >= kMostDevices) {
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  const DeviceAllocator* const device =
+      devices_[static_cast<std::size_t>(ordinal)].exchange(nullptr, std::memory_order_acq_rel);
+  if (device != nullptr) {
+    const std::lock_guard dropping(dropped_mutex_);
+    std::erase_if(dropped_, [&](const auto& other) { return other.device == ordinal; });
+    dropped_.push_back({ordinal, device->info().name, device->uses_virtual_memory(), device->stats()});
+    delete device;
+  }
+  if (driver_ != nullptr) {
+    driver_->release_context(DeviceOrdinal(ordinal));
+  }
+}
+
 StatsReport Process::stats_report() const {
   StatsReport report;
   report.pid = ::getpid();
   report.driver = driver_->name();
   report.ledger = driver_->ledger();
+  const std::lock_guard lock(dropped_mutex_);
   for (int i = 0; i < device_count_; ++i) {
-    const DeviceAllocator* device =
-        devices_[static_cast<std::size_t>(i)].load(std::memory_order_acquire);
-    if (device != nullptr) {
+    if (const DeviceAllocator* device = used_device(i); device != nullptr) {
       report.devices.push_back(
           {i, device->info().name, device->uses_virtual_memory(), device->stats()});
+      continue;
     }
+    std::copy_if(dropped_.begin(),
+                 dropped_.end(),
+                 std::back_inserter(report.devices),
+                 [i](const DeviceReport& dropped) { return dropped.device == i; });
   }
   return report;
 }

@@ -3,8 +3,8 @@
 // Owns: everything that lives as long as the process. It is made on first use and never destroyed:
 // at exit the driver may be gone before us, so nothing is torn down. Layer: runtime, with log and
 // last_error the only place of mutable globals and of getenv.
-// Invariants: a device's allocator, once made, stays at its address; options never change after the
-// start. Threads: any; the start and the making of a device are done once under LockRank::kRuntime,
+// Invariants: a device's allocator, once made, stays at its address until drop_device; options never
+// change after the start. Threads: any; the start and the making of a device are done once under LockRank::kRuntime,
 // everything else reads atomics.
 // Failure: calls that fail also set the thread's last error. A failed start may be tried again: by
 // an explicit init, or by nothing else (implicit starts repeat the first answer).
@@ -16,7 +16,9 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include <nofrag/nofrag.h>
 
@@ -43,6 +45,12 @@ class Process {
   Status init(const char* conf);
   // The implicit one. Cheap once started.
   Status start();
+  // What the preload needs otherwise than others. No effect after the start.
+  struct StartChanges {
+    void* (*lookup)(void* library, const char* symbol) = nullptr;  // the loader's own dlsym
+    bool shareable = false;  // handles can be exported, unless the configuration says what they are
+  };
+  void change_start(const StartChanges& changes);
   // The child of a process that had started. Never starts, sets no last error; so exiting().
   [[nodiscard]] bool forked() const { return phase_.load(std::memory_order_acquire) == kForked; }
   [[nodiscard]] bool exiting() const { return phase_.load(std::memory_order_acquire) == kExiting; }
@@ -56,6 +64,9 @@ class Process {
         phase_.load(std::memory_order_acquire) == kReady && ordinal >= 0 && ordinal < device_count_;
     return ready ? used_device(ordinal) : nullptr;
   }
+  // The device's primary context is about to be destroyed: everything goes back to the driver, live blocks
+  // included, and the device is as if never used. pre: nobody is inside a call for this device.
+  void drop_device(int ordinal);
   // Starts and checks the ordinal; null if the device has not been used.
   Result<DeviceAllocator*> device_if_used(int ordinal);
   // The used device whose address range holds `address`; null if there is none. Never starts.
@@ -108,6 +119,10 @@ class Process {
   std::string preferred_;             // Sync: mutex_
   // Written before phase_ becomes kReady, constant after.
   Options options_;
+  StartChanges changes_;  // Sync: mutex_
+  // The last numbers of devices that were dropped.
+  mutable std::mutex dropped_mutex_;
+  std::vector<DeviceReport> dropped_;  // Sync: dropped_mutex_
   std::unique_ptr<Driver> driver_;
   int device_count_ = 0;
   std::array<std::atomic<DeviceAllocator*>, kMostDevices> devices_{};

@@ -451,6 +451,16 @@ Status RealDriver::device_synchronize(DeviceOrdinal device) {
   });
 }
 
+void RealDriver::release_context(DeviceOrdinal device) {
+  if (!valid(device)) {
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (at(device).primary.exchange(nullptr) != nullptr) {
+    api_->primary_release(device.value());
+  }
+}
+
 DriverLedger RealDriver::ledger() const {
   DriverLedger ledger;
   for (std::size_t i = 0; i < kDriverCallCount; ++i) {

@@ -75,6 +75,7 @@ class RealDriver final : public Driver {
   Status stream_destroy(DeviceOrdinal device, StreamId stream) override;
   Status stream_synchronize(DeviceOrdinal device, StreamId stream) override;
   Status device_synchronize(DeviceOrdinal device) override;
+  void release_context(DeviceOrdinal device) override;
   [[nodiscard]] DriverLedger ledger() const override;
 
  private:

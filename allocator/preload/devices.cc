@@ -1,0 +1,272 @@
+#include "preload/devices.h"
+
+#include <algorithm>
+#include <array>
+
+#include "preload/mode.h"
+
+namespace nofrag::preload {
+namespace {
+
+constexpr auto kDevices = static_cast<std::size_t>(Process::kMostDevices);
+
+std::array<Seat, kDevices> seats;
+std::shared_mutex the_gate;
+std::mutex prepare_mutex;
+std::atomic<std::uint64_t> context_generation{1};
+
+// The last context this thread had current, and whose it was.
+struct Remembered {
+  CUcontext context = nullptr;
+  std::uint64_t generation = 0;
+  int device = -1;
+};
+thread_local Remembered remembered;
+
+struct KnownStream {
+  CUstream stream;
+  int device;
+};
+std::mutex streams_mutex;
+std::vector<KnownStream>* non_blocking;  // Sync: streams_mutex; leaked
+
+bool in_range(int device) {
+  return device >= 0 && static_cast<std::size_t>(device) < kDevices;
+}
+
+// Makes a context current for a while.
+class Pushed {
+ public:
+  explicit Pushed(CUcontext context) : result_(real().context_push(context)) {}
+  Pushed(const Pushed&) = delete;
+  Pushed& operator=(const Pushed&) = delete;
+  ~Pushed() {
+    if (result_ == CUDA_SUCCESS) {
+      CUcontext popped = nullptr;
+      real().context_pop(&popped);
+    }
+  }
+  [[nodiscard]] CUresult result() const { return result_; }
+
+ private:
+  CUresult result_;
+};
+
+CUcontext primary_of(int device) {
+  unsigned flags = 0;
+  int active = 0;
+  if (real().primary_state(device, &flags, &active) != CUDA_SUCCESS || active == 0) {
+    return nullptr;
+  }
+  CUcontext primary = nullptr;
+  if (real().primary_retain(&primary, device) != CUDA_SUCCESS) {
+    return nullptr;
+  }
+  real().primary_release(device);
+  return primary;
+}
+
+int find_device_of(CUcontext context) {
+  const Pushed pushed(context);
+  CUdevice device = -1;
+  if (pushed.result() != CUDA_SUCCESS || real().context_device(&device) != CUDA_SUCCESS ||
+      !in_range(device)) {
+    return -1;
+  }
+  const CUcontext primary = primary_of(device);
+  if (primary != context) {
+    return -1;
+  }
+  seat(device).primary.store(primary, std::memory_order_release);
+  return device;
+}
+
+Service decide_service(int device) {
+  if (options().preload == PreloadMode::kNative) {
+    return Service::kNative;
+  }
+  int count = 0;
+  if (options().preload == PreloadMode::kAuto && real().device_count(&count) == CUDA_SUCCESS && count > 1) {
+    say("this process sees %d GPUs, between which programs copy as nofrag's memory does not allow; the driver "
+        "serves alone (show it one: CUDA_VISIBLE_DEVICES; or say preload:vmm)",
+        count);
+    return Service::kNative;
+  }
+  const Result<DeviceAllocator*> made = Process::instance().device(device);
+  if (!made) {
+    give_up("starting nofrag", to_string(made.error().code));
+    return Service::kNative;
+  }
+  if (!made.value()->uses_virtual_memory()) {
+    return Service::kNative;  // said by the start
+  }
+  if (courier_of(device) == nullptr) {
+    give_up("making a stream", "the driver refused it");
+    return Service::kNative;
+  }
+  return Service::kVmm;
+}
+
+}  // namespace
+
+Seat& seat(int device) {
+  return seats[static_cast<std::size_t>(device)];
+}
+
+int device_of(CUcontext context) {
+  if (context == nullptr) {
+    return -1;
+  }
+  const std::uint64_t generation = context_generation.load(std::memory_order_acquire);
+  if (remembered.context != context || remembered.generation != generation) [[unlikely]] {
+    remembered = {context, generation, find_device_of(context)};
+  }
+  return remembered.device;
+}
+
+int current_device() {
+  CUcontext context = nullptr;
+  return real().context_current(&context) == CUDA_SUCCESS ? device_of(context) : -1;
+}
+
+int device_of_stream(CUstream stream) {
+  constexpr std::uintptr_t kLastDefault = 2;
+  if (reinterpret_cast<std::uintptr_t>(stream) <= kLastDefault) {
+    return current_device();
+  }
+  CUcontext context = nullptr;
+  return real().stream_context(stream, &context) == CUDA_SUCCESS ? device_of(context) : -1;
+}
+
+void forget_contexts() {
+  context_generation.fetch_add(1, std::memory_order_acq_rel);
+}
+
+Service service_of(int device) {
+  Seat& here = seat(device);
+  Service service = here.service.load(std::memory_order_acquire);
+  if (service == Service::kUnknown) [[unlikely]] {
+    const std::lock_guard lock(prepare_mutex);
+    service = here.service.load(std::memory_order_acquire);
+    if (service == Service::kUnknown) {
+      service = decide_service(device);
+      here.service.store(service, std::memory_order_release);
+    }
+  }
+  return service;
+}
+
+void pass_on(int device) {
+  seat(device).service.store(Service::kNative, std::memory_order_release);
+}
+
+CUstream courier_of(int device) {
+  Seat& here = seat(device);
+  CUstream courier = here.courier.load(std::memory_order_acquire);
+  if (courier != nullptr) {
+    return courier;
+  }
+  if (real().stream_create(&courier, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) {
+    return nullptr;
+  }
+  CUstream none = nullptr;
+  if (!here.courier.compare_exchange_strong(none, courier)) {
+    real().stream_destroy(courier);
+    courier = none;
+  }
+  return courier;
+}
+
+bool is_courier(int device, CUstream stream) {
+  return stream != nullptr && seat(device).courier.load(std::memory_order_relaxed) == stream;
+}
+
+DeviceAllocator* owner_of(CUdeviceptr pointer) {
+  const Process& process = Process::instance();
+  for (std::size_t i = 0; i < kDevices; ++i) {
+    // Devices that were never served have no addresses of ours, but other doors may have used them.
+    DeviceAllocator* const device = process.used_device(static_cast<int>(i));
+    if (device != nullptr && device->owns(VirtAddr(std::uint64_t{pointer}))) {
+      return device;
+    }
+  }
+  return nullptr;
+}
+
+CUresult wait_for_device(int device) {
+  CUcontext current = nullptr;
+  const CUcontext primary = seat(device).primary.load(std::memory_order_acquire);
+  if (real().context_current(&current) == CUDA_SUCCESS && current == primary) {
+    return real().context_synchronize();
+  }
+  const Pushed pushed(primary);
+  return pushed.result() == CUDA_SUCCESS ? real().context_synchronize() : pushed.result();
+}
+
+std::shared_mutex& gate() {
+  return the_gate;
+}
+
+void drop_device(int device) {
+  if (!in_range(device)) {
+    return;
+  }
+  const std::unique_lock alone(the_gate);
+  Seat& here = seat(device);
+  const CUstream courier = here.courier.exchange(nullptr);
+  Process::instance().drop_device(device);
+  if (courier != nullptr) {
+    real().stream_destroy(courier);
+  }
+  {
+    const std::lock_guard lock(streams_mutex);
+    if (non_blocking != nullptr) {
+      std::erase_if(*non_blocking, [&](const KnownStream& known) { return known.device == device; });
+    }
+  }
+  here.primary.store(nullptr);
+  here.async_live.store(0);
+  here.async_peak.store(0);
+  here.reserved_peak.store(0);
+  if (here.service.load() == Service::kVmm) {
+    here.service.store(Service::kUnknown);
+  }
+  forget_contexts();
+}
+
+void note_stream(CUstream stream, unsigned flags) {
+  if ((flags & CU_STREAM_NON_BLOCKING) == 0) {
+    return;
+  }
+  const int device = current_device();
+  if (device < 0) {
+    return;
+  }
+  const std::lock_guard lock(streams_mutex);
+  if (non_blocking == nullptr) {
+    non_blocking = new std::vector<KnownStream>;
+  }
+  non_blocking->push_back({stream, device});
+}
+
+void forget_stream(CUstream stream) {
+  const std::lock_guard lock(streams_mutex);
+  if (non_blocking != nullptr) {
+    std::erase_if(*non_blocking, [&](const KnownStream& known) { return known.stream == stream; });
+  }
+}
+
+std::vector<CUstream> streams_of(int device) {
+  std::vector<CUstream> found;
+  const std::lock_guard lock(streams_mutex);
+  if (non_blocking != nullptr) {
+    for (const KnownStream& known : *non_blocking) {
+      if (known.device == device) {
+        found.push_back(known.stream);
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace nofrag::preload

@@ -1,0 +1,56 @@
+// Exports: blocks of ours that other processes or devices know of, and blocks of theirs that are mapped here.
+//
+// Owns: the pins of blocks whose memory was exported (IPC handle, shareable handle, dma-buf), the sockets and
+// thread that serve IPC handles to other preloaded processes, and the mappings of blocks imported from them
+// (ipc_hooks.cc, ipc_channel.cc). Layer: preload. Invariant: an exported block is pinned until it is freed.
+// Threads: any, own locks. Failure: CUresults. Cost of note_free: one load while nothing was exported.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/units.h"
+#include "driver/real/driver_api.h"
+
+namespace nofrag::preload {
+
+// The block at `base` is about to be freed: its pin and its handle end.
+void note_free(CUdeviceptr base);
+
+struct ImportedRange {
+  CUdeviceptr base = 0;
+  std::uint64_t size = 0;
+};
+// The imported block that holds `pointer`; size 0: none does.
+[[nodiscard]] ImportedRange imported_range(CUdeviceptr pointer);
+
+// ---- between ipc_hooks.cc and ipc_channel.cc
+
+// One physical allocation under an exported block. The descriptor is open while the export is.
+struct ExportedPart {
+  int descriptor = -1;
+  std::uint64_t size = 0;
+};
+struct ExportedBlock {
+  std::uint64_t id = 0;      // never used again in this process
+  std::uint64_t size = 0;    // of the block
+  std::uint64_t offset = 0;  // of its first byte in the first part
+  int device_in_exporter = 0;
+  std::vector<ExportedPart> parts;
+};
+
+// The address under which this process serves its exports; starts the server with the first. False: no socket
+// or no thread.
+struct ChannelName {
+  std::uint64_t process = 0;
+  std::uint64_t secret = 0;
+};
+bool serve_exports(ChannelName* name);
+void offer_export(const ExportedBlock& block);
+// Closes its descriptors.
+void withdraw_export(std::uint64_t id);
+
+// Asks the process for a block. The descriptors are the caller's to close. False: it is gone, or not ours.
+bool fetch_export(const ChannelName& name, std::uint64_t id, ExportedBlock* block);
+
+}  // namespace nofrag::preload

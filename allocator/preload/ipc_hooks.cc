@@ -1,0 +1,360 @@
+// Legacy IPC between two preloaded processes, and other ways in which memory of ours becomes known outside.
+//
+// The driver refuses IPC handles for mapped memory. Ours name the process and the block; whoever opens one asks
+// that process for the physical allocations under the block (as file descriptors) and maps them.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <shared_mutex>
+
+#include <nofrag/nofrag.h>
+
+#include "preload/devices.h"
+#include "preload/entries.h"
+#include "preload/exports.h"
+#include "preload/hooks.h"
+#include "preload/memory.h"
+#include "preload/mode.h"
+
+namespace nofrag::preload {
+namespace {
+
+constexpr int kSyncMemops = 6;  // CUpointer_attribute
+
+// What the 64 bytes of a handle of ours hold.
+struct HandleText {
+  char magic[8];
+  ChannelName name;
+  std::uint64_t id;
+  std::uint64_t size;
+  std::uint64_t spare[3];
+};
+static_assert(sizeof(HandleText) == sizeof(CUipcMemHandle));
+constexpr char kMagic[8] = {'n', 'o', 'f', 'r', 'a', 'g', 'I', '1'};
+
+// ---- what this process shows to others
+
+struct Export {
+  CUdeviceptr base = 0;
+  std::uint64_t id = 0;  // 0: pinned only
+  HandleText text{};
+};
+std::mutex exports_mutex;
+std::vector<Export>* exported;  // Sync: exports_mutex; leaked
+std::atomic<std::size_t> exported_count;
+std::uint64_t last_id = 0;  // Sync: exports_mutex
+
+Export* find_export(CUdeviceptr base) {
+  if (exported == nullptr) {
+    exported = new std::vector<Export>;
+  }
+  const auto found = std::find_if(
+      exported->begin(), exported->end(), [&](const Export& e) { return e.base == base; });
+  return found != exported->end() ? &*found : nullptr;
+}
+
+// pre: exports_mutex. Pins the block if it is not.
+Export* pinned_export(CUdeviceptr base) {
+  Export* known = find_export(base);
+  if (known == nullptr) {
+    if (nofrag_pin(to_address(base)) != NOFRAG_OK) {
+      return nullptr;
+    }
+    exported->push_back({base, 0, {}});
+    exported_count.store(exported->size(), std::memory_order_release);
+    known = &exported->back();
+  }
+  return known;
+}
+
+void close_parts(ExportedBlock& block) {
+  for (ExportedPart& part : block.parts) {
+    ::close(part.descriptor);
+  }
+  block.parts.clear();
+}
+
+// The physical allocations from the one that holds the block's first byte to that of its last.
+CUresult export_parts(const OwnBlock& block, ExportedBlock* out) {
+  CUdeviceptr at = block.base;
+  while (at < block.base + block.size) {
+    CUdeviceptr start = 0;
+    std::size_t size = 0;
+    CUresult result = real().address_range(&start, &size, at);
+    CUmemGenericAllocationHandle handle = 0;
+    if (result == CUDA_SUCCESS) {
+      result = real().retain_handle(&handle, to_address(at));
+    }
+    int descriptor = -1;
+    if (result == CUDA_SUCCESS) {
+      result = real().export_handle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+      real().release_handle(handle);
+    }
+    if (result != CUDA_SUCCESS) {
+      close_parts(*out);
+      return result;
+    }
+    ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+    if (out->parts.empty()) {
+      out->offset = block.base - start;
+    }
+    out->parts.push_back({descriptor, size});
+    at = start + size;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult export_block(const OwnBlock& block, CUipcMemHandle* handle) {
+  const std::lock_guard lock(exports_mutex);
+  Export* const entry = pinned_export(block.base);
+  if (entry == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (entry->id == 0) {
+    ExportedBlock offered;
+    offered.id = last_id + 1;
+    offered.size = block.size;
+    offered.device_in_exporter = block.device;
+    if (!serve_exports(&entry->text.name)) {
+      say("IPC handles need a socket and a thread, and this process can have none");
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (const CUresult result = export_parts(block, &offered); result != CUDA_SUCCESS) {
+      say("memory of nofrag cannot be shared here (the driver says %d); NOFRAG_CONF=preload:native serves "
+          "programs that share by IPC",
+          static_cast<int>(result));
+      return result;
+    }
+    last_id = offered.id;
+    offer_export(offered);
+    entry->id = offered.id;
+    std::memcpy(entry->text.magic, kMagic, sizeof kMagic);
+    entry->text.id = offered.id;
+    entry->text.size = block.size;
+  }
+  std::memcpy(handle, &entry->text, sizeof *handle);
+  return CUDA_SUCCESS;
+}
+
+// The memory that holds `pointer` becomes known outside in a way we cannot see the end of before its free.
+void pin_for_others(CUdeviceptr pointer) {
+  const OwnBlock block = own_block(pointer);
+  if (is_live_block(block) && acting()) {
+    const std::lock_guard lock(exports_mutex);
+    pinned_export(block.base);
+  }
+}
+
+// ---- what others show to this process
+
+struct Import {
+  HandleText text{};
+  CUdeviceptr range = 0;
+  std::uint64_t range_size = 0;
+  std::vector<std::uint64_t> parts;  // mapped sizes, in order
+  CUdeviceptr base = 0;
+  std::uint64_t size = 0;
+  int device = -1;
+  unsigned uses = 0;
+};
+std::mutex imports_mutex;
+std::vector<Import>* imported;  // Sync: imports_mutex; leaked
+std::atomic<std::size_t> imported_count;
+
+void unmap(Import& import) {
+  CUdeviceptr at = import.range;
+  for (const std::uint64_t part : import.parts) {
+    real().unmap(at, part);
+    at += part;
+  }
+  real().free_addresses(import.range, import.range_size);
+}
+
+CUresult map_parts(const ExportedBlock& block, Import* import) {
+  for (const ExportedPart& part : block.parts) {
+    import->range_size += part.size;
+  }
+  CUresult result = real().reserve(&import->range, import->range_size, 0, 0, 0);
+  if (result != CUDA_SUCCESS) {
+    return result;
+  }
+  CUdeviceptr at = import->range;
+  for (const ExportedPart& part : block.parts) {
+    CUmemGenericAllocationHandle handle = 0;
+    result = real().import_handle(&handle,
+                                  VirtAddr(static_cast<std::uint64_t>(part.descriptor)).pointer(),
+                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (result == CUDA_SUCCESS) {
+      result = real().map(at, part.size, 0, handle, 0);
+      real().release_handle(handle);  // the mapping holds it
+    }
+    if (result != CUDA_SUCCESS) {
+      break;
+    }
+    import->parts.push_back(part.size);
+    at += part.size;
+  }
+  if (result == CUDA_SUCCESS) {
+    CUmemAccessDesc access{};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = import->device;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    result = real().set_access(import->range, import->range_size, &access, 1);
+  }
+  if (result != CUDA_SUCCESS) {
+    unmap(*import);
+  }
+  return result;
+}
+
+bool is_own_handle(const HandleText& text) {
+  return text.name.process == static_cast<std::uint64_t>(::getpid());
+}
+
+CUresult open_import(const HandleText& text, CUdeviceptr* pointer) {
+  const int device = current_device();
+  if (device < 0 || is_own_handle(text)) {
+    return CUDA_ERROR_INVALID_CONTEXT;  // as the driver has it for handles of the same process
+  }
+  const std::lock_guard lock(imports_mutex);
+  if (imported == nullptr) {
+    imported = new std::vector<Import>;
+  }
+  for (Import& known : *imported) {
+    if (known.device == device && std::memcmp(&known.text, &text, sizeof text) == 0) {
+      ++known.uses;
+      *pointer = known.base;
+      return CUDA_SUCCESS;
+    }
+  }
+  ExportedBlock block;
+  if (!fetch_export(text.name, text.id, &block)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  Import import;
+  import.text = text;
+  import.device = device;
+  const CUresult result = map_parts(block, &import);
+  close_parts(block);
+  if (result != CUDA_SUCCESS) {
+    return result;
+  }
+  import.base = import.range + block.offset;
+  import.size = block.size;
+  import.uses = 1;
+  *pointer = import.base;
+  imported->push_back(std::move(import));
+  imported_count.store(imported->size(), std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
+CUresult open_handle(Entry entry, CUdeviceptr* pointer, const CUipcMemHandle& handle, unsigned flags) {
+  HandleText text;
+  std::memcpy(static_cast<void*>(&text), &handle, sizeof text);
+  if (std::memcmp(text.magic, kMagic, sizeof kMagic) != 0 || pointer == nullptr || !acting()) {
+    return call_real(entry, pointer, handle, flags);
+  }
+  const InsideNofrag inside;
+  return open_import(text, pointer);
+}
+
+}  // namespace
+
+void note_free(CUdeviceptr base) {
+  if (exported_count.load(std::memory_order_acquire) == 0) {
+    return;
+  }
+  const std::lock_guard lock(exports_mutex);
+  if (const Export* const known = find_export(base); known != nullptr) {
+    if (known->id != 0) {
+      withdraw_export(known->id);
+    }
+    nofrag_unpin(to_address(base));
+    std::erase_if(*exported, [&](const Export& e) { return e.base == base; });
+    exported_count.store(exported->size(), std::memory_order_release);
+  }
+}
+
+ImportedRange imported_range(CUdeviceptr pointer) {
+  if (imported_count.load(std::memory_order_acquire) == 0) {
+    return {};
+  }
+  const std::lock_guard lock(imports_mutex);
+  for (const Import& import : *imported) {
+    if (pointer >= import.base && pointer - import.base < import.size) {
+      return {import.base, import.size};
+    }
+  }
+  return {};
+}
+
+CUresult hook_cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
+  const OwnBlock block = own_block(pointer);
+  if (!block.ours || handle == nullptr || !acting()) {
+    return call_real(Entry::k_cuIpcGetMemHandle, handle, pointer);
+  }
+  // Stream-ordered memory has no such handles with the driver either.
+  if (!is_live_block(block) || block.async) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const InsideNofrag inside;
+  return export_block(block, handle);
+}
+
+CUresult hook_cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned flags) {
+  return open_handle(Entry::k_cuIpcOpenMemHandle, pointer, handle, flags);
+}
+
+CUresult hook_cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned flags) {
+  return open_handle(Entry::k_cuIpcOpenMemHandle_v2, pointer, handle, flags);
+}
+
+CUresult hook_cuIpcCloseMemHandle(CUdeviceptr pointer) {
+  const ImportedRange range = imported_range(pointer);
+  if (range.size == 0 || range.base != pointer) {
+    return call_real(Entry::k_cuIpcCloseMemHandle, pointer);
+  }
+  const InsideNofrag inside;
+  Import closed;
+  {
+    const std::lock_guard lock(imports_mutex);
+    const auto found = std::find_if(
+        imported->begin(), imported->end(), [&](const Import& i) { return i.base == pointer; });
+    if (found == imported->end()) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (--found->uses > 0) {
+      return CUDA_SUCCESS;
+    }
+    closed = std::move(*found);
+    imported->erase(found);
+    imported_count.store(imported->size(), std::memory_order_release);
+  }
+  // Unmapping does not wait for kernels; closing does.
+  const CUresult waited = wait_for_device(closed.device);
+  unmap(closed);
+  return waited;
+}
+
+CUresult hook_cuMemRetainAllocationHandle(unsigned long long* handle, void* address) {
+  pin_for_others(to_pointer(address));
+  return call_real(Entry::k_cuMemRetainAllocationHandle, handle, address);
+}
+
+CUresult hook_cuMemGetHandleForAddressRange(
+    void* handle, CUdeviceptr pointer, size_t size, int type, unsigned long long flags) {
+  pin_for_others(pointer);
+  return call_real(Entry::k_cuMemGetHandleForAddressRange, handle, pointer, size, type, flags);
+}
+
+CUresult hook_cuPointerSetAttribute(const void* value, int attribute, CUdeviceptr pointer) {
+  if (attribute == kSyncMemops) {
+    pin_for_others(pointer);  // whoever sets it registers the memory with a network card
+  }
+  return call_real(Entry::k_cuPointerSetAttribute, value, attribute, pointer);
+}
+
+}  // namespace nofrag::preload

@@ -1,0 +1,255 @@
+// The observed entries: passed on, and what they mean for memory of ours seen to.
+#include <pthread.h>
+
+#include <algorithm>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+#include <nofrag/nofrag.h>
+
+#include "preload/captures.h"
+#include "preload/devices.h"
+#include "preload/entries.h"
+#include "preload/hooks.h"
+#include "preload/mode.h"
+#include "preload/retry.h"
+
+namespace nofrag::preload {
+namespace {
+
+bool known_device(CUdevice device) {
+  return device >= 0 && device < Process::kMostDevices;
+}
+
+bool served(int device) {
+  return seat(device).service.load(std::memory_order_acquire) == Service::kVmm;
+}
+
+// ---- captures
+
+struct Capture {
+  CUstream stream;
+  pthread_t thread;  // that began it: the per-thread default stream is another one in each
+};
+std::mutex captures_mutex;
+std::vector<Capture>* captures;  // Sync: captures_mutex; leaked
+std::atomic<std::size_t> capture_count;
+
+const auto kPerThreadStream = reinterpret_cast<CUstream>(std::uintptr_t{2});  // NOLINT(performance-no-int-to-ptr)
+
+void capture_begun(CUstream stream) {
+  const std::lock_guard lock(captures_mutex);
+  if (captures == nullptr) {
+    captures = new std::vector<Capture>;
+  }
+  captures->push_back({stream, pthread_self()});
+  capture_count.store(captures->size(), std::memory_order_release);
+}
+
+void capture_over(CUstream stream) {
+  if (capture_count.load(std::memory_order_acquire) == 0) {
+    return;
+  }
+  const std::lock_guard lock(captures_mutex);
+  std::erase_if(*captures, [&](const Capture& capture) {
+    return capture.stream == stream &&
+           (stream != kPerThreadStream || pthread_equal(capture.thread, pthread_self()) != 0);
+  });
+  capture_count.store(captures->size(), std::memory_order_release);
+}
+
+template <typename... Arguments>
+CUresult begin_capture(Entry entry, CUstream given, CUstream stream, Arguments... arguments) {
+  const CUresult result = call_real(entry, given, arguments...);
+  if (result == CUDA_SUCCESS && acting()) {
+    capture_begun(stream);
+  }
+  return result;
+}
+
+CUresult end_capture(Entry entry, CUstream given, CUstream stream, void* graph) {
+  const CUresult result = call_real(entry, given, graph);
+  if (acting() && !is_capturing(stream)) {
+    capture_over(stream);
+  }
+  return result;
+}
+
+CUstream per_thread(CUstream stream) {
+  return stream == nullptr ? kPerThreadStream : stream;
+}
+
+// ---- contexts
+
+// At exit nothing is torn down: the driver takes everything back, or has already.
+bool may_drop(CUdevice device) {
+  return acting() && known_device(device) && !Process::instance().exiting();
+}
+
+CUresult reset(Entry entry, CUdevice device) {
+  if (may_drop(device)) {
+    // The driver would wait, too, and memory that work still uses cannot go.
+    drop_device(device);
+    seat(device).retained.store(0);
+  }
+  const CUresult result = call_real(entry, device);
+  forget_contexts();
+  return result;
+}
+
+CUresult release(Entry entry, CUdevice device) {
+  if (may_drop(device)) {
+    std::atomic<int>& retained = seat(device).retained;
+    int count = retained.load();
+    while (count > 0 && !retained.compare_exchange_weak(count, count - 1)) {
+    }
+    if (count == 1) {
+      drop_device(device);  // nofrag's own hold on the context ends with the program's last
+    }
+  }
+  const CUresult result = call_real(entry, device);
+  forget_contexts();
+  return result;
+}
+
+}  // namespace
+
+bool is_capturing(CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return real().stream_is_capturing(stream, &status) != CUDA_SUCCESS ||
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+bool any_capture() {
+  if (capture_count.load(std::memory_order_acquire) == 0) {
+    return false;
+  }
+  const std::lock_guard lock(captures_mutex);
+  std::erase_if(*captures, [](const Capture& capture) {
+    const bool askable =
+        capture.stream != kPerThreadStream || pthread_equal(capture.thread, pthread_self()) != 0;
+    return askable && !is_capturing(capture.stream);
+  });
+  capture_count.store(captures->size(), std::memory_order_release);
+  return !captures->empty();
+}
+
+CUresult hook_cuStreamBeginCapture(CUstream stream) {
+  return begin_capture(Entry::k_cuStreamBeginCapture, stream, stream);
+}
+
+CUresult hook_cuStreamBeginCapture_ptsz(CUstream stream) {
+  return begin_capture(Entry::k_cuStreamBeginCapture_ptsz, stream, per_thread(stream));
+}
+
+CUresult hook_cuStreamBeginCapture_v2(CUstream stream, int mode) {
+  return begin_capture(Entry::k_cuStreamBeginCapture_v2, stream, stream, mode);
+}
+
+CUresult hook_cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) {
+  return begin_capture(Entry::k_cuStreamBeginCapture_v2_ptsz, stream, per_thread(stream), mode);
+}
+
+CUresult hook_cuStreamBeginCaptureToGraph(
+    CUstream stream, void* graph, const void* nodes, const void* data, size_t count, int mode) {
+  return begin_capture(
+      Entry::k_cuStreamBeginCaptureToGraph, stream, stream, graph, nodes, data, count, mode);
+}
+
+CUresult hook_cuStreamBeginCaptureToGraph_ptsz(
+    CUstream stream, void* graph, const void* nodes, const void* data, size_t count, int mode) {
+  return begin_capture(Entry::k_cuStreamBeginCaptureToGraph_ptsz,
+                       stream,
+                       per_thread(stream),
+                       graph,
+                       nodes,
+                       data,
+                       count,
+                       mode);
+}
+
+CUresult hook_cuStreamEndCapture(CUstream stream, void* graph) {
+  return end_capture(Entry::k_cuStreamEndCapture, stream, stream, graph);
+}
+
+CUresult hook_cuStreamEndCapture_ptsz(CUstream stream, void* graph) {
+  return end_capture(Entry::k_cuStreamEndCapture_ptsz, stream, per_thread(stream), graph);
+}
+
+CUresult hook_cuStreamCreate(CUstream* stream, unsigned flags) {
+  const CUresult result = Retry<CUstream*, unsigned>::call<Entry::k_cuStreamCreate>(stream, flags);
+  if (result == CUDA_SUCCESS && acting() && !options().preload_free_waits && !InsideNofrag::here()) {
+    note_stream(*stream, flags);
+  }
+  return result;
+}
+
+CUresult hook_cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
+  const CUresult result =
+      Retry<CUstream*, unsigned, int>::call<Entry::k_cuStreamCreateWithPriority>(stream, flags, priority);
+  if (result == CUDA_SUCCESS && acting() && !options().preload_free_waits && !InsideNofrag::here()) {
+    note_stream(*stream, flags);
+  }
+  return result;
+}
+
+CUresult hook_cuStreamDestroy_v2(CUstream stream) {
+  if (acting() && !InsideNofrag::here() && stream != nullptr && !Process::instance().exiting()) {
+    const InsideNofrag inside;
+    const int device = device_of_stream(stream);
+    if (device >= 0) {
+      const std::shared_lock lock(gate());
+      if (DeviceAllocator* const allocator = Process::instance().used_device(device); allocator != nullptr) {
+        allocator->retire_stream(StreamId(VirtAddr(stream).value())).ignore();
+      }
+    }
+    capture_over(stream);
+    forget_stream(stream);
+  }
+  return call_real(Entry::k_cuStreamDestroy_v2, stream);
+}
+
+CUresult hook_cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
+  const CUresult result = call_real(Entry::k_cuCtxEnablePeerAccess, peer, flags);
+  const int device = result == CUDA_SUCCESS && acting() ? device_of(peer) : -1;
+  if (device >= 0 && served(device)) {
+    say("another GPU was given access to the memory of device %d, which does not reach what nofrag mapped; the "
+        "driver serves it from here on (preload:native does so from the start)",
+        device);
+    pass_on(device);
+  }
+  return result;
+}
+
+CUresult hook_cuDevicePrimaryCtxReset(CUdevice device) {
+  return reset(Entry::k_cuDevicePrimaryCtxReset, device);
+}
+
+CUresult hook_cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  return reset(Entry::k_cuDevicePrimaryCtxReset_v2, device);
+}
+
+CUresult hook_cuDevicePrimaryCtxRelease(CUdevice device) {
+  return release(Entry::k_cuDevicePrimaryCtxRelease, device);
+}
+
+CUresult hook_cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  return release(Entry::k_cuDevicePrimaryCtxRelease_v2, device);
+}
+
+CUresult hook_cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  const CUresult result = Retry<CUcontext*, CUdevice>::call<Entry::k_cuDevicePrimaryCtxRetain>(context, device);
+  if (result == CUDA_SUCCESS && acting() && known_device(device)) {
+    seat(device).retained.fetch_add(1);
+  }
+  return result;
+}
+
+CUresult hook_cuCtxDestroy_v2(CUcontext context) {
+  const CUresult result = call_real(Entry::k_cuCtxDestroy_v2, context);
+  forget_contexts();
+  return result;
+}
+
+}  // namespace nofrag::preload

@@ -1,0 +1,103 @@
+// Fake: a libcuda.so.1 over nofrag's simulated driver, for the preload's tests on machines without a GPU.
+//
+// Owns: the simulated driver, contexts, the program's plain allocations, mappings and captures, one lock over
+// all. It answers as the real driver does where the preload depends on it (error codes, what it says of mapped
+// memory), and counts calls by name so that tests can see which reached it. Contents are one byte value a
+// range. Layer: tests. Threads: any. Failure: CUresults, and those that fake_cuda_fail asks for.
+// Environment: FAKE_CUDA_DEVICES (1), FAKE_CUDA_MIB (1024), FAKE_CUDA_NO_VMM, FAKE_CUDA_FAIL (NAME:NTH:CODE,...).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "driver/real/driver_api.h"
+#include "driver/simulated/simulated_driver.h"
+
+namespace fake {
+
+struct Context {
+  int device = 0;
+  bool primary = false;
+  bool alive = false;
+  int retained = 0;
+};
+
+struct Allocation {
+  std::size_t size = 0;
+  Context* context = nullptr;
+  CUmemoryPool pool = nullptr;  // of cuMemAllocAsync
+  bool graph = false;           // made by a capture
+  bool imported = false;        // cuIpcOpenMemHandle
+};
+
+struct Mapping {
+  std::size_t size = 0;
+  unsigned long long handle = 0;
+};
+
+struct Handle {
+  int references = 1;
+  int device = 0;
+  std::size_t size = 0;
+  bool shareable = false;
+};
+
+struct Capture {
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  bool lost = false;
+};
+
+struct Driver {
+  Driver();
+  std::recursive_mutex mutex;
+  std::unique_ptr<nofrag::SimulatedDriver> sim;
+  int devices = 1;
+  bool initialised = false;
+  std::vector<std::unique_ptr<Context>> primaries;
+  std::set<Context*> contexts;  // living ones of cuCtxCreate
+  std::map<CUdeviceptr, Allocation> allocations;
+  std::map<CUdeviceptr, Mapping> mappings;
+  std::map<CUdeviceptr, std::size_t> reservations;
+  std::map<unsigned long long, Handle> handles;
+  std::map<CUstream, Context*> streams;
+  std::set<CUstream> busy;
+  std::map<CUstream, Capture> captures;
+  std::vector<CUmemoryPool> current_pools;
+  std::set<CUmemoryPool> pools;
+  std::map<CUmemoryPool, std::map<int, unsigned long long>> pool_values;
+  std::map<std::string, unsigned long> calls;
+  struct Fault {
+    std::string name;
+    unsigned long nth;
+    int code;
+  };
+  std::vector<Fault> faults;
+};
+
+Driver& driver();
+// Counts the call; an error that a test asked for, or CUDA_SUCCESS.
+CUresult called(const char* name);
+// Of the calling thread; nullptr: none.
+Context* current();
+CUresult result_of(nofrag::Errc code);
+// What a call that may not be made while something is captured answers to this thread.
+CUresult unsafe_in_capture();
+CUmemoryPool default_pool(int device);
+bool is_capturing(CUstream stream);
+// Frees all memory and streams of a context.
+void empty(Context* context);
+CUstreamCaptureMode& thread_mode();
+std::vector<Context*>& stack();
+
+}  // namespace fake
+
+// Begins every entry: lock, count, fault.
+#define FAKE_ENTRY(name)                                                     \
+  const std::lock_guard<std::recursive_mutex> fake_lock(fake::driver().mutex); \
+  if (const CUresult fault = fake::called(name); fault != CUDA_SUCCESS) {    \
+    return fault;                                                            \
+  }
