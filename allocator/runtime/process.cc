@@ -219,9 +219,22 @@ Result<DeviceAllocator*> Process::make_device(int ordinal) {
   allocator->add_pressure_callback([this](DeviceOrdinal device, Bytes needed) {
     return call_pressure_callbacks(device, needed);
   });
+  if (watch_) {
+    allocator->set_watch(watch_);
+  }
   say_if_plain(*allocator, options_);
   slot.store(allocator, std::memory_order_release);
   return allocator;
+}
+
+void Process::set_watch(const MemoryWatch::Listener& listener) {
+  const std::lock_guard lock(mutex_);
+  watch_ = listener;
+  for (const auto& slot : devices_) {
+    if (DeviceAllocator* device = slot.load(std::memory_order_acquire); device != nullptr) {
+      device->set_watch(listener);
+    }
+  }
 }
 
 StatsReport Process::stats_report() const {
