@@ -3,7 +3,7 @@
 #   -DNOFRAG_TORCH_DIR=DIR    the folder torch/ of an installation (include, lib, version.py)
 #   the running python3's
 #   build/deps/torch-2.11     the headers and libraries that scripts/torch_headers.py fetches
-# Sets NOFRAG_TORCH_DIR, NOFRAG_TORCH_MINOR and NOFRAG_TORCH_CUDA_INCLUDE, and makes the target nofrag_torch_c10.
+# Sets NOFRAG_TORCH_MINOR, NOFRAG_TORCH_LIBRARIES and NOFRAG_TORCH_CUDA_INCLUDE; makes the target nofrag_torch_c10.
 # Where there is none (or one without CUDA), the native allocator is not built, and this says so.
 
 set(NOFRAG_TORCH_VENV "" CACHE PATH "Virtual environment whose PyTorch the native allocator is built for")
@@ -56,6 +56,7 @@ elseif(NOT NOFRAG_TORCH_CUDA_INCLUDE)
   set(NOFRAG_TORCH_MINOR "")
 else()
   message(STATUS "PyTorch 2.${NOFRAG_TORCH_MINOR}: ${nofrag_torch_dir}")
+  set(NOFRAG_TORCH_LIBRARIES ${nofrag_torch_dir}/lib)
   # Which std::string its libraries were built with.
   file(STRINGS ${nofrag_torch_dir}/lib/libc10.so cxx11 REGEX "ErrorC[12]ENS_14SourceLocationENSt7__cxx11" LIMIT_COUNT 1)
   add_library(nofrag_torch_c10 INTERFACE)
