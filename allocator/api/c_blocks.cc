@@ -1,6 +1,8 @@
 // The C interface: blocks and pools.
 #include <string>
 
+#include <nofrag/frameworks.h>
+
 #include "api/edge.h"
 #include "runtime/log.h"
 #include "runtime/process.h"
@@ -257,6 +259,20 @@ void* nofrag_pool_malloc(size_t size, int device, void* stream, nofrag_pool pool
       device,
       [&](DeviceAllocator* allocator) {
         return allocator->allocate_in_pool(
+            nofrag::Bytes(size), nofrag::to_stream(stream), to_key(pool));
+      },
+      &pool);
+}
+
+void* nofrag_pool_malloc_single(size_t size,
+                                int device,
+                                void* stream,
+                                nofrag_pool pool) noexcept {
+  return allocate(
+      size,
+      device,
+      [&](DeviceAllocator* allocator) {
+        return allocator->allocate_single_in_pool(
             nofrag::Bytes(size), nofrag::to_stream(stream), to_key(pool));
       },
       &pool);

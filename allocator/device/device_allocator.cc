@@ -27,8 +27,8 @@ DeviceAllocator::Impl::Impl(Driver& device_driver,
                             DeviceOrdinal ordinal,
                             DeviceInfo device_info,
                             const Options& opts)
-    : driver(device_driver),
-      device(ordinal),
+    : Telling(ordinal),
+      driver(device_driver),
       info(std::move(device_info)),
       options(opts),
       virtual_memory(info.virtual_memory && opts.backend != Backend::kPlain),
@@ -118,6 +118,12 @@ Result<VirtAddr> DeviceAllocator::allocate_in_pool(Bytes size, StreamId stream, 
   return allocate_routed(size, stream, &pool, Shape::kAny);
 }
 
+Result<VirtAddr> DeviceAllocator::allocate_single_in_pool(Bytes size,
+                                                          StreamId stream,
+                                                          PoolKey pool) {
+  return allocate_routed(size, stream, &pool, Shape::kSingle);
+}
+
 Result<VirtAddr> DeviceAllocator::allocate_single(Bytes size, StreamId stream) {
   return allocate_routed(size, stream, nullptr, Shape::kSingle);
 }
@@ -169,6 +175,10 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size,
     if (!asked && s.ask_callbacks(lock, size)) {
       s.count_rung(Rung::kPressureCallbacks, size);
       continue;
+    }
+    const bool refused = block.code() == Errc::kOutOfMemory || block.code() == Errc::kLimit;
+    if (Block* lent = refused ? s.take_lent(*pool, size, clock) : nullptr) {
+      return lent->address;
     }
     s.note_failure(size, stream, block.error());
     NOFRAG_EXPENSIVE(s.check_locked());
@@ -222,24 +232,28 @@ Status DeviceAllocator::free(VirtAddr address) {
     return Errc::kUnknownPointer;
   }
   s.note_peak();
-  s.emit(EventKind::kFreeRequested, *block, block->clock->stream);
-  s.blocks.erase(address);
-  s.requested_bytes -= static_cast<std::int64_t>(block->requested.count());
-  s.live_bytes -= block->size;
-  s.caching.rounded -= Bytes(std::exchange(block->rounded, 0));
-  --s.live_blocks;
-  --block->pool->live_blocks;
-  ++s.frees;
   StreamClock& clock = *block->clock;
-  s.make_room_for(*block);
-  if (block->uses != nullptr) {
-    s.defer_free(block);
-  } else {
-    s.finish_free(block);
-  }
+  s.free_block(block);
   s.open_cache(clock);
   NOFRAG_EXPENSIVE(s.check_locked());
   return {};
+}
+
+void DeviceAllocator::Impl::free_block(Block* block) {
+  emit(EventKind::kFreeRequested, *block, block->clock->stream);
+  blocks.erase(block->address);
+  requested_bytes -= static_cast<std::int64_t>(block->requested.count());
+  live_bytes -= block->size;
+  caching.rounded -= Bytes(std::exchange(block->rounded, 0));
+  --live_blocks;
+  --block->pool->live_blocks;
+  ++frees;
+  make_room_for(*block);
+  if (block->uses != nullptr) {
+    defer_free(block);
+  } else {
+    finish_free(block);
+  }
 }
 
 Status DeviceAllocator::record_stream(VirtAddr address, StreamId stream) {
@@ -298,15 +312,23 @@ Status DeviceAllocator::begin_allocate_to_pool(PoolKey pool, StreamFilter filter
   if (!s.filling_pool() && s.empty_caches()) {
     s.settle();
   }
-  s.settle_or_set_aside(pool);
-  s.drop_released_pools();
-  Pool& target =
-      s.pools.try_emplace(pool, pool, s.context, RangeHeap::Sharing::kPrivate).first->second;
-  ++target.use_count;
-  target.settled = false;
+  s.open_pool(pool);
   s.routes.push_back(std::make_shared<Route>(pool, std::move(filter)));
   s.set_caching();
   return {};
+}
+
+// The pool with one more use, made if it is new; nullptr for a name that callers cannot use.
+Pool* DeviceAllocator::Impl::open_pool(PoolKey key) {
+  if (key == PoolKey{} || key.first == kSetAside) {
+    return nullptr;
+  }
+  settle_or_set_aside(key);
+  drop_released_pools();
+  Pool& pool = pools.try_emplace(key, key, context, RangeHeap::Sharing::kPrivate).first->second;
+  ++pool.use_count;
+  pool.settled = false;
+  return &pool;
 }
 
 // A released pool's free memory may still be written by graph replays that run. Before it is filled

@@ -16,6 +16,7 @@
 #include "device/device_allocator.h"
 #include "device/fill.h"
 #include "device/pool.h"
+#include "device/telling.h"
 #include "device/tuning.h"
 #include "heap/range_heap.h"
 #include "index/address_map.h"
@@ -29,7 +30,7 @@ namespace nofrag {
 // share a cache line (128 B on every device to date).
 inline constexpr Bytes kBlockUnit{512};
 
-class DeviceAllocator::Impl {
+class DeviceAllocator::Impl : public Telling {
  public:
   Impl(Driver& device_driver, DeviceOrdinal ordinal, DeviceInfo device_info, const Options& opts);
   ~Impl();
@@ -120,6 +121,11 @@ class DeviceAllocator::Impl {
   Result<Block*> last_resort(Pool& pool, Bytes size, Bytes requested, StreamClock& clock);
   Result<Block*> allocate_plain(Bytes size, Bytes requested, StreamClock& clock);
   Result<VirtAddr> take_plain(Bytes size);
+  void tell_plain(const Block& block, bool made) const;
+  Block* take_lent(const Pool& asked, Bytes requested, StreamClock& clock);
+  bool take_again(Pool& pool, const PoolBlock& wanted);
+  Pool* open_pool(PoolKey key);
+  void free_block(Block* block);
   // The pool of an allocation on `stream`; gives the lock up while filters are asked.
   Pool& route(std::unique_lock<RankedMutex>& lock, StreamId stream);
   void count_rung(Rung rung, Bytes size);
@@ -190,21 +196,7 @@ class DeviceAllocator::Impl {
   // Trims what the lower limit no longer allows.
   void apply_limits();
 
-  void emit(
-      EventKind kind, VirtAddr address, Bytes size, StreamId stream, std::uint32_t detail = 0) {
-    if (sink != nullptr) [[unlikely]] {
-      sink->on_event({kind, device, address, size, stream, 0, 0, detail});
-    }
-  }
-  void emit(EventKind kind, const Block& block, StreamId stream) {
-    if (sink != nullptr) [[unlikely]] {
-      const PoolKey pool = block.pool->key;
-      sink->on_event({kind, device, block.address, block.size, stream, pool.first, pool.second, 0});
-    }
-  }
-
   Driver& driver;
-  const DeviceOrdinal device;
   const DeviceInfo info;
   const Options options;
   const bool virtual_memory;
@@ -222,6 +214,8 @@ class DeviceAllocator::Impl {
   Routes routes;                          // innermost last
   alignas(128) AddressMap<Block> blocks;  // live blocks by address, kept ones too
   Caching caching;
+  std::map<VirtAddr, std::vector<Bytes>> imports;  // other processes' memory: sizes of its parts
+  std::vector<DeviceOrdinal> peers;                // that may use this device's memory
   std::map<VirtAddr, Pin> pins;  // by first address; they never overlap
   // Pending uses by clock index, oldest first.
   std::vector<std::vector<StreamUse*>> waiting;
@@ -252,7 +246,6 @@ class DeviceAllocator::Impl {
   std::uint64_t failures = 0;
   std::array<std::uint64_t, kRungCount> rungs{};
   OomReport last_report;
-  EventSink* sink = nullptr;
   std::vector<PressureCallback> callbacks;
   // Threads inside a pressure callback: what they allocate there asks no callback again.
   std::vector<std::uint64_t> threads_in_callback;

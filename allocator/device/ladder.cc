@@ -348,6 +348,7 @@ Result<Block*> DeviceAllocator::Impl::allocate_plain(Bytes size,
   block->state = BlockState::kLive;
   block->clock = &clock;
   block->requested = requested;
+  tell_plain(*block, true);
   count_rung(Rung::kGrow, size);
   return block;
 }

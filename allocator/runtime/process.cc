@@ -246,6 +246,9 @@ Result<DeviceAllocator*> Process::make_device(int ordinal) {
   allocator->add_pressure_callback([this](DeviceOrdinal device, Bytes needed) {
     return call_pressure_callbacks(device, needed);
   });
+  if (watch_) {
+    allocator->set_watch(watch_);
+  }
   say_if_plain(*allocator, options_);
   slot.store(allocator, std::memory_order_release);
   return allocator;
@@ -266,6 +269,16 @@ void Process::drop_device(int ordinal) {
   }
   if (driver_ != nullptr) {
     driver_->release_context(DeviceOrdinal(ordinal));
+  }
+}
+
+void Process::set_watch(const MemoryWatch::Listener& listener) {
+  const std::lock_guard lock(mutex_);
+  watch_ = listener;
+  for (const auto& slot : devices_) {
+    if (DeviceAllocator* device = slot.load(std::memory_order_acquire); device != nullptr) {
+      device->set_watch(listener);
+    }
   }
 }
 

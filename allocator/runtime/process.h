@@ -91,6 +91,9 @@ class Process {
   [[nodiscard]] std::string driver_name() const { return driver_->name(); }
   [[nodiscard]] StatsReport stats_report() const;
 
+  // Told of the memory of every device, those made later too. One at a time; an empty one ends it.
+  void set_watch(const MemoryWatch::Listener& listener);
+
   CallbackList<nofrag_oom_callback>& oom_callbacks() { return oom_callbacks_; }
   CallbackList<nofrag_pressure_callback>& pressure_callbacks() { return pressure_callbacks_; }
 
@@ -126,6 +129,7 @@ class Process {
   std::unique_ptr<Driver> driver_;
   int device_count_ = 0;
   std::array<std::atomic<DeviceAllocator*>, kMostDevices> devices_{};
+  MemoryWatch::Listener watch_;  // Sync: mutex_
   CallbackList<nofrag_oom_callback> oom_callbacks_;
   CallbackList<nofrag_pressure_callback> pressure_callbacks_;
 };
