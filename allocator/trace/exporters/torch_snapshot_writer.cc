@@ -38,10 +38,14 @@ class PickleWriter {
       out_ += 'J';
       append_little_endian<std::uint32_t>(static_cast<std::uint32_t>(value), &out_);
     } else {
-      // Two's complement: one byte more, so that the highest bit is no sign.
-      out_ += "\x8a\x09";
+      // memory_viz reads at most 8 bytes. Two's complement: above 2^63 a ninth keeps the sign off.
+      const bool wide = value >> 63 != 0;
+      out_ += '\x8a';
+      out_ += wide ? '\x09' : '\x08';
       append_little_endian<std::uint64_t>(value, &out_);
-      out_ += '\0';
+      if (wide) {
+        out_ += '\0';
+      }
     }
   }
 

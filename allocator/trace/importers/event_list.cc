@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "trace/importers/importer.h"
 #include "trace/trace_builder.h"
 
 namespace nofrag {
@@ -13,10 +14,6 @@ constexpr std::uint64_t kLatestTime = std::uint64_t{1} << 53;
 constexpr std::size_t kMostDevices = 4096;
 // A free that was written late comes soon, or never.
 constexpr std::size_t kLateness = 4096;
-
-std::string count_of(std::uint64_t count, const char* one, const char* many) {
-  return std::to_string(count) + " " + (count == 1 ? one : many);
-}
 
 }  // namespace
 
@@ -113,7 +110,7 @@ class EventList::DeviceBuild {
       if (late != late_.end()) {
         const bool same = event.size == kUnknownSize || blocks_[late->second.block].size == event.size;
         const bool in_time = i - late->second.seen_at <= kLateness;
-        missing_frees_ += in_time ? 0 : 1;
+        missing_frees_ += same && in_time ? 0 : 1;
         late_.erase(late);
         if (same && in_time) {
           ++late_frees_;
@@ -188,7 +185,7 @@ class EventList::DeviceBuild {
     const std::size_t found = existing_.size() - (rest_ > 0 ? 1 : 0);
     if (found > 0) {
       trace->notes.push_back(
-          count_of(found, "block was", "blocks were") +
+          counted(found, "block was", "blocks were") +
           " there before the recording: placed at its start, in no known order");
     }
     if (rest_ > 0) {
@@ -198,20 +195,20 @@ class EventList::DeviceBuild {
     }
     if (missing_frees_ > 0) {
       trace->notes.push_back(
-          count_of(missing_frees_, "free is", "frees are") +
+          counted(missing_frees_, "free is", "frees are") +
           " missing (an address was allocated again): placed right before that allocation");
     }
     if (late_frees_ > 0) {
-      trace->notes.push_back(count_of(late_frees_, "free was", "frees were") +
+      trace->notes.push_back(counted(late_frees_, "free was", "frees were") +
                              " recorded after the allocation that reused the address: put before it");
     }
     if (unknown_frees_ > 0) {
       trace->notes.push_back(
-          count_of(unknown_frees_, "free names an address", "frees name addresses") +
+          counted(unknown_frees_, "free names an address", "frees name addresses") +
           " of which neither allocation nor size is known: left out");
     }
     if (backwards_ > 0) {
-      trace->notes.push_back(count_of(backwards_, "time goes", "times go") +
+      trace->notes.push_back(counted(backwards_, "time goes", "times go") +
                              " back: raised to the one before, the order is the recorder's");
     }
   }

@@ -59,6 +59,10 @@ ImportError read_all(ByteWindow& input, std::string* bytes) {
   }
 }
 
+std::string counted(std::uint64_t count, const char* one, const char* many) {
+  return std::to_string(count) + " " + (count == 1 ? one : many);
+}
+
 std::optional<std::uint64_t> parse_unsigned(std::string_view text) {
   int base = 10;
   if (text.size() > 2 && text[0] == '0' && (text[1] == 'x' || text[1] == 'X')) {

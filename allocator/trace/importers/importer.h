@@ -37,6 +37,9 @@ TraceError error_at_line(const std::string& name, std::uint64_t line, std::strin
 TraceError error_at_byte(const std::string& name, std::uint64_t byte, std::string found, std::string expected);
 TraceError error_at_row(const std::string& name, std::uint64_t row, std::string found, std::string expected);
 
+// "1 event", "3 events".
+std::string counted(std::uint64_t count, const char* one, const char* many);
+
 // A whole number in decimal, or in hexadecimal with 0x.
 std::optional<std::uint64_t> parse_unsigned(std::string_view text);
 

@@ -223,7 +223,7 @@ ImportError KinetoHandler::build(std::vector<Trace>* traces) {
   memory_ = {};
   events_.note("streams are not recorded: all events are on stream 0");
   if (of_the_host_ > 0) {
-    events_.note(std::to_string(of_the_host_) + " events of host memory are left out");
+    events_.note(counted(of_the_host_, "event", "events") + " of host memory left out");
   }
   EventList::Rules rules;
   rules.live_before = live_before_;

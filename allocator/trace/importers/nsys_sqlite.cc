@@ -217,7 +217,8 @@ ImportError NsysReader::read(std::vector<Trace>* traces) {
   }
   events_.note("what the driver was asked for (cudaMalloc and its kin), not what an allocator above it served");
   if (other_memory_ > 0) {
-    events_.note(std::to_string(other_memory_) + " events of host, managed or static memory are left out");
+    events_.note(counted(other_memory_, "event", "events") +
+                 " of host, managed or static memory left out");
   }
   if (columns_.count("streamId") == 0) {
     events_.note("streams are not recorded: all events are on stream 0");

@@ -170,7 +170,7 @@ ImportError RmmReader::build(std::vector<Trace>* traces) {
     return error_at_line(name_, lines_.number(), "a log without an event", "at least one event");
   }
   if (empty_ > 0) {
-    events_.note(std::to_string(empty_) + " events of empty allocations are left out");
+    events_.note(counted(empty_, "event", "events") + " of empty allocations left out");
   }
   if (several_threads_) {
     events_.note("several threads wrote the log: its order is taken for the order of events");

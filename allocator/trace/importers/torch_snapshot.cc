@@ -14,6 +14,9 @@ constexpr std::size_t kMostFrames = 4096;
 
 // "engine/step.py:12 forward": the last two parts of the path are enough to find it.
 std::string frame_name(std::string_view file, std::uint64_t line, std::string_view function) {
+  if (file.empty()) {
+    return std::string(function);
+  }
   std::size_t start = file.rfind('/');
   if (start != std::string_view::npos && start > 0) {
     start = file.rfind('/', start - 1);
@@ -216,8 +219,8 @@ void SnapshotReader::add_notes(bool has_traces) {
     events_.note("events have no times: their number stands for it, in microseconds");
   }
   if (delayed_ > 0) {
-    events_.note(std::to_string(delayed_) +
-                 " frees waited for other streams; the snapshot does not say which");
+    events_.note(counted(delayed_, "free", "frees") +
+                 " waited for other streams; the snapshot does not say which");
   }
 }
 

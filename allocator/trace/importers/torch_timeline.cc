@@ -296,7 +296,7 @@ ImportError import_torch_timeline(ByteWindow& input,
     }
     notes.emplace_back("which free ends which block is found by size and category, the latest first");
     if (matcher.unknown_ends() > 0) {
-      notes.push_back(std::to_string(matcher.unknown_ends()) + " frees fit no block: left out");
+      notes.push_back(counted(matcher.unknown_ends(), "free", "frees") + " of no known block left out");
     }
   }
   if (trace.events.empty()) {

@@ -288,11 +288,11 @@ ImportError UmpireReader::build(std::vector<Trace>* traces) {
   if (all_host) {
     events.note("all allocations are of host memory: taken as if they were the device's");
   } else if (host > 0) {
-    events.note(std::to_string(host) + " events of host memory are left out");
+    events.note(counted(host, "event", "events") + " of host memory left out");
   }
   if (reallocated_ > 0) {
-    events.note(std::to_string(reallocated_) +
-                " reallocations are left out where they did not allocate and free");
+    events.note(counted(reallocated_, "reallocation", "reallocations") +
+                " left out where it did not allocate and free");
   }
   events.note("streams are not recorded: all events are on stream 0");
   EventList::Rules rules;
