@@ -33,10 +33,21 @@ void add_switch(CLI::App* command, const char* name, bool* value, const char* do
   command->add_flag(name, *value, doc)->disable_flag_override();
 }
 
+void add_format(CLI::App* command, std::string* format, std::optional<std::uint64_t>* device) {
+  command
+      ->add_option("--format",
+                   *format,
+                   "auto, nofrag, csv, torch, kineto, torch-timeline, rmm, nsys, umpire or minimalloc")
+      ->capture_default_str();
+  command->add_option("--trace-device",
+                      *device,
+                      "Of a trace of several devices, only the events of this one (default: all)");
+}
+
 void add_replay(CLI::App& app, ReplayArguments& arguments) {
   CLI::App* command = app.add_subcommand(
       "replay", "Play recorded allocations through allocators and compare what each would hold");
-  command->add_option("TRACE", arguments.traces, "Trace files (csv, csv.gz, nofrag); - is stdin")
+  command->add_option("TRACE", arguments.traces, "Trace files (--format lists the kinds); - is stdin")
       ->required();
   command
       ->add_option("--allocator",
@@ -60,7 +71,7 @@ void add_replay(CLI::App& app, ReplayArguments& arguments) {
   command->add_option("--conf",
                       arguments.conf,
                       "nofrag's options, key:value,key:value; stronger than those in NOFRAG_CONF");
-  command->add_option("--format", arguments.format, "auto, csv or nofrag")->capture_default_str();
+  add_format(command, &arguments.format, &arguments.trace_device);
   command
       ->add_option("--json", arguments.json, "Also write the results as JSON; - is stdout, alone")
       ->check(not_empty);
@@ -75,15 +86,16 @@ void add_replay(CLI::App& app, ReplayArguments& arguments) {
 
 void add_convert(CLI::App& app, ConvertArguments& arguments) {
   CLI::App* command =
-      app.add_subcommand("convert", "Rewrite a trace in another format, losslessly");
+      app.add_subcommand("convert", "Rewrite a trace in another format");
   command->add_option("IN", arguments.input, "Trace to read; - is stdin")->required();
-  command->add_option("--to", arguments.to, "csv or nofrag")->required();
+  command
+      ->add_option("--to", arguments.to, "nofrag, csv, torch-snapshot, perfetto or minimalloc")
+      ->required();
   command
       ->add_option(
           "OUT", arguments.output, "File to write, packed with gzip if it ends in .gz; - is stdout")
       ->required();
-  command->add_option("--format", arguments.format, "Format of IN: auto, csv or nofrag")
-      ->capture_default_str();
+  add_format(command, &arguments.format, &arguments.trace_device);
   add_switch(command, "--force", &arguments.force, "Overwrite OUT if it exists");
 }
 
