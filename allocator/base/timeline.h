@@ -54,6 +54,10 @@ class Timeline {
  public:
   // `live` and `blocks`: after the event.
   void allocated(std::uint64_t size, std::uint64_t live, std::uint64_t blocks) {
+    // What caches held went back unseen.
+    if (live < live_ + size) [[unlikely]] {
+      freed(live_ + size - live, live - size, blocks - 1);
+    }
     ++allocations_;
     allocated_bytes_ += size;
     const std::uint64_t bit = bit_of(size);

@@ -161,6 +161,10 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size,
         shape == Shape::kAny ? s.climb(*pool, size, clock) : s.climb_single(*pool, size, clock);
     if (block.ok()) {
       s.note_allocated(block.value(), *pool);
+      timeline_.allocated(block.value()->size.count(), s.live_bytes.count(), s.live_blocks);
+      if (timeline_.due()) [[unlikely]] {
+        end_window();
+      }
       s.open_cache(clock);
       NOFRAG_EXPENSIVE(s.check_locked());
       return block.value()->address;
@@ -212,6 +216,12 @@ void DeviceAllocator::Impl::note_allocated(Block* block, Pool& pool) {
   emit(EventKind::kAlloc, *block, block->clock->stream);
 }
 
+void DeviceAllocator::end_window() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+  timeline_.close_window(static_cast<std::uint64_t>(us));
+}
+
 Status DeviceAllocator::free(VirtAddr address) {
   Impl& s = *impl_;
   Status status;
@@ -231,6 +241,10 @@ Status DeviceAllocator::free(VirtAddr address) {
   --s.live_blocks;
   --block->pool->live_blocks;
   ++s.frees;
+  timeline_.freed(block->size.count(), s.live_bytes.count(), s.live_blocks);
+  if (timeline_.due()) [[unlikely]] {
+    end_window();
+  }
   StreamClock& clock = *block->clock;
   s.make_room_for(*block);
   if (block->uses != nullptr) {

@@ -24,6 +24,7 @@
 #include "config/option_table.h"
 #include "device/device_allocator.h"
 #include "runtime/callback_list.h"
+#include "runtime/observe/observer.h"
 #include "stats/stats_report.h"
 
 namespace nofrag {
@@ -79,6 +80,7 @@ class Process {
 
   CallbackList<nofrag_oom_callback>& oom_callbacks() { return oom_callbacks_; }
   CallbackList<nofrag_pressure_callback>& pressure_callbacks() { return pressure_callbacks_; }
+  Observer& observer() { return observer_; }
 
  private:
   // In this order: everything above kReady has ended.
@@ -108,6 +110,7 @@ class Process {
   std::array<std::atomic<DeviceAllocator*>, kMostDevices> devices_{};
   CallbackList<nofrag_oom_callback> oom_callbacks_;
   CallbackList<nofrag_pressure_callback> pressure_callbacks_;
+  Observer observer_;
 };
 
 }  // namespace nofrag
