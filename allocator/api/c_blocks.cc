@@ -44,7 +44,8 @@ void* allocation_failed(DeviceAllocator* device,
     return nullptr;
   }
   const nofrag_oom_report report = nofrag::to_c_report(ordinal, device->last_oom());
-  const std::string message = device->last_oom_message();
+  std::string message = device->last_oom_message();
+  message += "\n" + Process::instance().observer().explain(device, message);
   Process::instance().oom_callbacks().for_each(
       [&](nofrag_oom_callback callback, void* user) { callback(ordinal, &report, user); });
   // Last, because a callback may have failed in calls of its own.

@@ -53,6 +53,16 @@ struct DoctorArguments {
 };
 ExitCode run_doctor(const DoctorArguments& arguments);
 
+struct ExplainArguments {
+  std::string input = "-";
+  std::string json;
+  std::optional<std::string> capacity;
+  std::string allocator = "torch-native";
+  std::string conf;
+  std::string format = "auto";
+};
+ExitCode run_explain(const ExplainArguments& arguments);
+
 // Shared by the commands: the values of --format and --to.
 TraceFormat parse_input_format(std::string_view text);
 TraceFormat parse_output_format(std::string_view text);

@@ -19,6 +19,8 @@ constexpr const char* kExamples =
     "  nofrag replay trace.csv.gz --capacity 1.05x --min-capacity --json result.json\n"
     "  nofrag convert trace.csv.gz --to nofrag trace.nofrag\n"
     "  nofrag doctor\n"
+    "  nofrag explain < oom.log\n"
+    "  nofrag explain trace.nofrag --capacity 24GiB --json -\n"
     "\n"
     "Exit codes: 0 done; 4 a replay ended out of memory; 2 bad usage or configuration;\n"
     "3 an unreadable or corrupt trace; 1 anything else that failed.";
@@ -113,6 +115,25 @@ void add_doctor(CLI::App& app, DoctorArguments& arguments) {
       ->check(not_empty);
 }
 
+void add_explain(CLI::App& app, ExplainArguments& arguments) {
+  CLI::App* command = app.add_subcommand(
+      "explain", "Root cause of an out-of-memory failure, from its message or a trace");
+  command->add_option("FILE", arguments.input, "A message, a log or a trace; - is stdin")
+      ->capture_default_str();
+  command->add_option("--json", arguments.json, "Write the verdict as JSON; - is stdout, alone")
+      ->check(not_empty);
+  command->add_option("--capacity",
+                      arguments.capacity,
+                      "Traces: memory of the device, as in replay (default: the H100's 80 GB)");
+  command
+      ->add_option(
+          "--allocator", arguments.allocator, "Traces: the allocator that ran out of memory")
+      ->capture_default_str();
+  command->add_option("--conf", arguments.conf, "Traces: nofrag's options, key:value,key:value");
+  command->add_option("--format", arguments.format, "auto (a trace or a text), csv or nofrag")
+      ->capture_default_str();
+}
+
 // Arguments that no command knows: says what each may have meant.
 void refuse_unknown(const CLI::App& app) {
   const auto subcommands = app.get_subcommands();
@@ -145,6 +166,7 @@ struct CommandLine {
   ReplayArguments replay;
   ConvertArguments convert;
   DoctorArguments doctor;
+  ExplainArguments explain;
 
   CommandLine() {
     app.set_version_flag("--version", "nofrag " NOFRAG_VERSION_STRING);
@@ -154,6 +176,7 @@ struct CommandLine {
     add_replay(app, replay);
     add_convert(app, convert);
     add_doctor(app, doctor);
+    add_explain(app, explain);
     for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
       command->allow_extras();
     }
@@ -168,6 +191,9 @@ struct CommandLine {
     }
     if (app.got_subcommand("doctor")) {
       return run_doctor(doctor);
+    }
+    if (app.got_subcommand("explain")) {
+      return run_explain(explain);
     }
     throw UsageError("no command; try 'nofrag --help'");
   }

@@ -168,6 +168,10 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size,
         shape == Shape::kAny ? s.climb(*pool, size, clock) : s.climb_single(*pool, size, clock);
     if (block.ok()) {
       s.note_allocated(block.value(), *pool);
+      timeline_.allocated(block.value()->size.count(), s.live_bytes.count(), s.live_blocks);
+      if (timeline_.due()) [[unlikely]] {
+        end_window();
+      }
       s.open_cache(clock);
       NOFRAG_EXPENSIVE(s.check_locked());
       return block.value()->address;
@@ -220,6 +224,12 @@ void DeviceAllocator::Impl::note_allocated(Block* block, Pool& pool) {
   emit(EventKind::kAlloc, *block, block->clock->stream);
 }
 
+void DeviceAllocator::end_window() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+  timeline_.close_window(static_cast<std::uint64_t>(us));
+}
+
 Status DeviceAllocator::free(VirtAddr address) {
   Impl& s = *impl_;
   Status status;
@@ -233,7 +243,12 @@ Status DeviceAllocator::free(VirtAddr address) {
   }
   s.note_peak();
   StreamClock& clock = *block->clock;
+  const std::uint64_t block_bytes = block->size.count();
   s.free_block(block);
+  timeline_.freed(block_bytes, s.live_bytes.count(), s.live_blocks);
+  if (timeline_.due()) [[unlikely]] {
+    end_window();
+  }
   s.open_cache(clock);
   NOFRAG_EXPENSIVE(s.check_locked());
   return {};

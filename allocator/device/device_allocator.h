@@ -28,6 +28,7 @@
 
 #include "base/event_sink.h"
 #include "base/result.h"
+#include "base/timeline.h"
 #include "base/units.h"
 #include "config/options.h"
 #include "device/device_stats.h"
@@ -145,6 +146,13 @@ class DeviceAllocator {
   Bytes trim(Bytes keep = Bytes(0));
 
   [[nodiscard]] DeviceStats stats() const;
+  // The same without what takes a walk over the handles: free_ends, composable and pinned are zero, and
+  // stranded counts all that is free in used handles. For those who look every second.
+  [[nodiscard]] DeviceStats gauges() const;
+  // How live memory went since the start (without what threads' caches serve alone), and what it is made
+  // of: the sizes that hold most. For reports.
+  [[nodiscard]] Timeline timeline() const;
+  [[nodiscard]] std::vector<HeldSize> held_sizes(std::size_t most) const;
   void reset_peaks();
   [[nodiscard]] OomReport last_oom() const;
   // "nofrag: out of memory on device 0: tried to allocate 2.00 GiB ..." for last_oom().
@@ -165,7 +173,9 @@ class DeviceAllocator {
   enum class Shape : unsigned char { kAny, kSingle };
   Result<VirtAddr> allocate_routed(Bytes size, StreamId stream, const PoolKey* key, Shape shape);
   explicit DeviceAllocator(std::unique_ptr<Impl> impl);
+  void end_window();
   std::unique_ptr<Impl> impl_;
+  Timeline timeline_;  // Sync: impl_->mutex
 };
 
 }  // namespace nofrag

@@ -188,7 +188,7 @@ class DeviceAllocator::Impl : public Telling {
   [[nodiscard]] bool filling_pool() const { return !routes.empty(); }
 
   // report.cc
-  [[nodiscard]] DeviceStats stats_locked() const;
+  [[nodiscard]] DeviceStats stats_locked(bool walk = true) const;
   void note_failure(Bytes requested, StreamId stream, Error error);
   void check_locked() const;
   void check_blocks() const;

@@ -60,7 +60,7 @@ class BestEnds {
 
 }  // namespace
 
-DeviceStats DeviceAllocator::Impl::stats_locked() const {
+DeviceStats DeviceAllocator::Impl::stats_locked(bool walk) const {
   DeviceStats s;
   s.kept = std::min(caching.kept(), live_bytes);
   s.live = live_bytes - s.kept;
@@ -100,6 +100,9 @@ DeviceStats DeviceAllocator::Impl::stats_locked() const {
   }
   s.free_handles = context.idle_bytes + physical.spare_bytes();
   s.stranded = mapped - context.idle_bytes - used;
+  if (!walk) {
+    return s;
+  }
   BestEnds best;
   for (const auto& [key, pool] : pools) {
     for (const Handle* handle : pool.heap.handles()) {
@@ -192,6 +195,39 @@ void DeviceAllocator::Impl::check_locked() const {
   }
   NOFRAG_CHECK(pending <= s.pending, "pending bytes differ from the waiting blocks");
   check_pins();
+}
+
+DeviceStats DeviceAllocator::gauges() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->stats_locked(false);
+}
+
+std::vector<HeldSize> DeviceAllocator::held_sizes(std::size_t most) const {
+  std::map<Bytes, HeldSize> by_size;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->blocks.for_each([&](const Block* block) {
+      if (!block->kept.load(std::memory_order_relaxed)) {
+        HeldSize& held = by_size[block->size];
+        held.size = block->size;
+        ++held.blocks;
+      }
+    });
+  }
+  std::vector<HeldSize> all;
+  for (const auto& [size, held] : by_size) {
+    all.push_back(held);
+  }
+  std::sort(all.begin(), all.end(), [](const HeldSize& a, const HeldSize& b) {
+    return a.size * a.blocks > b.size * b.blocks;
+  });
+  all.resize(std::min(all.size(), most));
+  return all;
+}
+
+Timeline DeviceAllocator::timeline() const {
+  const std::lock_guard lock(impl_->mutex);
+  return timeline_;
 }
 
 std::string DeviceAllocator::last_oom_message() const {

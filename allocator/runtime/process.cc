@@ -24,8 +24,8 @@ struct ReadOptions {
 
 void read_environment(Options* options, ReadOptions* conf, ReadOptions* own) {
   parse_options(environment("NOFRAG_CONF"), options, &conf->problems, &conf->given);
-  constexpr std::pair<const char*, const char*> kOwnVariables[] = {{"NOFRAG_LOG", "log"},
-                                                                   {"NOFRAG_STATS", "stats"}};
+  constexpr std::pair<const char*, const char*> kOwnVariables[] = {
+      {"NOFRAG_LOG", "log"}, {"NOFRAG_STATS", "stats"}, {"NOFRAG_METRICS", "metrics"}};
   for (const auto& [variable, key] : kOwnVariables) {
     const char* value = environment(variable);
     if (*value != '\0') {
@@ -134,7 +134,7 @@ Status Process::read_options(const char* conf, Options* options) {
   }
   set_log_level(options->log);
   report_problems("NOFRAG_CONF", from_conf.problems);
-  report_problems("NOFRAG_LOG and NOFRAG_STATS", from_own.problems);
+  report_problems("NOFRAG_LOG, NOFRAG_STATS, NOFRAG_METRICS", from_own.problems);
   const bool environment_bad = !from_conf.problems.empty() || !from_own.problems.empty();
   if (options->abort_conf && environment_bad) {
     std::fputs("nofrag: abort_conf:true, and the configuration above has problems\n", stderr);
@@ -188,6 +188,7 @@ Status Process::start_locked(const char* conf) {
   options_ = options;
   driver_ = std::move(driver);
   device_count_ = count < kMostDevices ? count : kMostDevices;
+  observer_.configure(options_, driver_.get());
   // After the driver has registered its own handlers: ours runs before them.
   std::atexit(&Process::at_exit);
   phase_.store(kReady, std::memory_order_release);
@@ -251,6 +252,7 @@ Result<DeviceAllocator*> Process::make_device(int ordinal) {
   }
   say_if_plain(*allocator, options_);
   slot.store(allocator, std::memory_order_release);
+  observer_.device_made(allocator);
   return allocator;
 }
 
@@ -321,6 +323,7 @@ void Process::at_fork_child() {
     return;
   }
   process.phase_.store(kForked, std::memory_order_release);
+  process.observer_.after_fork();
 }
 
 void Process::at_exit() {
@@ -328,6 +331,9 @@ void Process::at_exit() {
   Phase ready = kReady;
   const bool was_ready =
       process.phase_.compare_exchange_strong(ready, kExiting, std::memory_order_acq_rel);
+  if (was_ready) {
+    process.observer_.stop();
+  }
   if (was_ready && process.options_.stats == StatsMode::kExit) {
     std::fputs(stats_text(process.stats_report()).c_str(), stderr);
   }

@@ -26,6 +26,7 @@
 #include "config/option_table.h"
 #include "device/device_allocator.h"
 #include "runtime/callback_list.h"
+#include "runtime/observe/observer.h"
 #include "stats/stats_report.h"
 
 namespace nofrag {
@@ -96,6 +97,7 @@ class Process {
 
   CallbackList<nofrag_oom_callback>& oom_callbacks() { return oom_callbacks_; }
   CallbackList<nofrag_pressure_callback>& pressure_callbacks() { return pressure_callbacks_; }
+  Observer& observer() { return observer_; }
 
  private:
   // In this order: everything above kReady has ended.
@@ -132,6 +134,7 @@ class Process {
   MemoryWatch::Listener watch_;  // Sync: mutex_
   CallbackList<nofrag_oom_callback> oom_callbacks_;
   CallbackList<nofrag_pressure_callback> pressure_callbacks_;
+  Observer observer_;
 };
 
 }  // namespace nofrag
