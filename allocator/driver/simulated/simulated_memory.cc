@@ -161,7 +161,7 @@ Status SimulatedMemory::release(HandleId id) {
 Status SimulatedMemory::retain(HandleId id) {
   const auto it = handles_.find(id.raw);
   if (it == handles_.end() || it->second.plain) {
-    return invalid();
+    return simulated_invalid();
   }
   if (it->second.released) {
     it->second.released = false;  // only mappings kept it alive
