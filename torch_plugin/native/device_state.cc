@@ -7,9 +7,9 @@
 namespace nofrag::native {
 namespace {
 
-using c10::CachingAllocator::Stat;
-using c10::CachingAllocator::StatArray;
-using c10::CachingAllocator::StatType;
+using c10::CachingDeviceAllocator::Stat;
+using c10::CachingDeviceAllocator::StatArray;
+using c10::CachingDeviceAllocator::StatType;
 
 thread_local const Context* context_of_call = nullptr;
 

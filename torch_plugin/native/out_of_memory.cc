@@ -9,7 +9,7 @@
 namespace nofrag::native {
 namespace {
 
-using c10::CachingAllocator::format_size;
+using c10::CachingDeviceAllocator::format_size;
 
 std::string oom_message(int device) {
   std::size_t needed = 0;
