@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch jobs under each allocator: the same results to the last bit, step times, peaks, least memory.
 
-usage: torch_jobs.py [--library LIBNOFRAG] [--only JOB,...] [--rounds N] [--door auto|native|hooks] [--limits]
+usage: torch_jobs.py [--library LIBNOFRAG] [--only JOB,...] [--rounds N] [--door auto|native|hooks] [--limits] [--no-ahead]
 
 Each job runs in a process of its own, native and nofrag by turns (`--rounds` each, 3), expandable once. With
 --limits it also looks for the smallest memory, as a multiple of the job's peak of live memory and as a
@@ -49,19 +49,27 @@ class Runner:
         self.args = args
         self.out = pathlib.Path(os.environ.get("OUT") or ROOT / "build" / "torch_jobs")
         (self.out / "logs").mkdir(parents=True, exist_ok=True)
-        self.problems, self.skipped = [], False
+        self.problems, self.skipped, self.turn = [], False, self.out / "turn"
         self.environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(self.out / "inductor")}
 
-    def run(self, job, allocator, name, *options):
-        """What the job said of itself; None if it ended otherwise than by finishing or running out of memory."""
+    def begin(self, job, allocator, name, *options, turn=None):
+        """Starts a run. With `turn` it imports what it needs and then waits until it is its turn."""
         command = [sys.executable, "-u", *map(str, JOBS[job]), "--allocator", allocator, "--library", self.args.library,
                    "--door", self.args.door, *options]
-        started, log = time.time(), self.out / "logs" / f"{job}-{allocator}-{name}.log"
+        log = self.out / "logs" / f"{job}-{allocator}-{name}.log"
+        environment = self.environment if turn is None else {**self.environment, "NOFRAG_TURN": f"{self.turn}:{turn}"}
         with open(log, "w") as file:
-            try:
-                status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env=self.environment, timeout=180).returncode
-            except subprocess.TimeoutExpired:
-                status = -1
+            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
+        return job, allocator, name, process, log
+
+    def end(self, begun):
+        """What the job said of itself; None if it ended otherwise than by finishing or running out of memory."""
+        (job, allocator, name, process, log), started = begun, time.time()
+        try:
+            status = process.wait(180)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = process.wait()
         text = log.read_text(errors="replace")
         print(f"-- {job} {allocator} {name}: exit {status}, {time.time() - started:.1f} s", flush=True)
         if status == SKIPPED:
@@ -74,22 +82,39 @@ class Runner:
             print("\n".join(text.splitlines()[-15:]), flush=True)
         return None
 
-    def job(self, job):
-        """The runs without a limit, by allocator."""
-        runs = {allocator: [] for allocator in ALLOCATORS}
-        # The first run of a job that is compiled fills the cache of compiled code: it counts for memory only.
-        for number in range(self.args.rounds):
-            for allocator in ("native", "nofrag") if number else ALLOCATORS:
-                result = self.run(job, allocator, str(number))
-                if self.skipped:
-                    return None
-                if result is not None:
-                    runs[allocator].append(result)
-                if result is not None and result.get("died"):
+    def run(self, job, allocator, name, *options):
+        return self.end(self.begin(job, allocator, name, *options))
+
+    def series(self, runs):
+        """The results of (job, allocator, name), one after the other on the GPU; each imports what it needs while
+        the one before is at work."""
+        waiting = None
+        self.turn.write_text("-1")
+        try:
+            for number, one in enumerate(runs):
+                current, waiting = waiting or self.begin(*one, turn=number), None
+                self.turn.write_text(str(number))
+                if number + 1 < len(runs) and not self.args.no_ahead:
+                    waiting = self.begin(*runs[number + 1], turn=number + 1)
+                yield self.end(current)
+        finally:
+            if waiting is not None:
+                waiting[3].kill()
+                waiting[3].wait()
+
+    def jobs(self, names):
+        """A row for each job that could be run."""
+        runs = [(job, allocator, str(number)) for job in names for number in range(self.args.rounds)
+                for allocator in (("native", "nofrag") if number else ALLOCATORS)]
+        results = {job: {allocator: [] for allocator in ALLOCATORS} for job in names}
+        for (job, allocator, _), result in zip(runs, self.series(runs)):
+            if self.skipped:
+                return []
+            if result is not None:
+                results[job][allocator].append(result)
+                if result.get("died"):
                     self.problems.append(f"{job} under {allocator}: out of memory without a limit")
-        if not runs["native"] or not runs["nofrag"]:
-            return None
-        return self.row(job, runs)
+        return [self.row(job, found) for job, found in results.items() if found["native"] and found["nofrag"]]
 
     def row(self, job, runs):
         reference = runs["native"][0]["exact"]
@@ -174,6 +199,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--door", choices=["auto", "native", "hooks"], default="auto")
     parser.add_argument("--limits", action="store_true")
+    parser.add_argument("--no-ahead", action="store_true", help="no run imports anything while another is timed")
     args = parser.parse_args()
     args.library = os.path.abspath(args.library)
     if not os.path.exists(args.library):
@@ -185,11 +211,8 @@ def main():
     if found is None:
         print("skipped: no PyTorch, or it sees no GPU")
         sys.exit(SKIPPED)
-    runner, rows = Runner(args), []
-    for name in wanted:
-        row = runner.job(name)
-        if row is not None:
-            rows.append(row)
+    runner = Runner(args)
+    rows = runner.jobs(wanted)
     if args.limits:
         runner.limits(rows, found[1])
     document = {"schema": "nofrag.torch-jobs/1", "date": time.strftime("%Y-%m-%d"), "gpu": found[0], "rows": rows,

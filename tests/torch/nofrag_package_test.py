@@ -7,6 +7,7 @@ usage: nofrag_package_test.py LIBNOFRAG LAYOUT
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 
 LIBRARY, LAYOUT = (sys.argv.pop(1) for _ in range(2)) if len(sys.argv) > 2 else (None, None)
@@ -92,6 +93,25 @@ class Package(unittest.TestCase):
         block = nofrag.malloc(MIB, stream=OfTorch())
         nofrag.record_stream(block, OfCupy())
         nofrag.free(block)
+
+    def test_recording(self):
+        if not nofrag.current().has("nofrag_trace_start"):
+            with self.assertRaisesRegex(nofrag.NofragError, "has no nofrag_trace_start"):
+                nofrag.trace_start("x")
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "job.nofrag")
+            with nofrag.recording(path):
+                nofrag.trace_mark("step 1")
+                nofrag.free(nofrag.malloc(5 * MIB))
+                nofrag.trace_flush()
+                with self.assertRaises(nofrag.NofragError):
+                    nofrag.trace_start(os.path.join(folder, "other.nofrag"))
+            self.assertGreater(os.path.getsize(path), 100)
+            with self.assertRaises(nofrag.NofragError):
+                nofrag.trace_start(os.path.join(folder, "nowhere", "job.nofrag"))
+        with self.assertRaises(nofrag.NofragError):
+            nofrag.trace_stop()
 
     def test_errors_have_status_and_sentence(self):
         with self.assertRaisesRegex(nofrag.NofragError, "there is no device 9") as caught:

@@ -5,6 +5,7 @@
     nofrag.trim()                       # idle memory back to the driver
     nofrag.set_limit(24 << 30)          # most bytes to hold on device 0
     with nofrag.pool() as pool: ...     # blocks that share memory only with each other
+    with nofrag.recording("job.nofrag"): ...   # for `nofrag replay`
 
 Everything speaks to the libnofrag.so of this process (NOFRAG_LIBRARY, or beside this package); nothing
 here imports PyTorch. How PyTorch comes to run on nofrag: docs/pytorch.md.
@@ -15,6 +16,7 @@ import json
 
 from .library import Library, NofragError, current, find_library, stream_handle
 from .pools import PoolHandle, pool
+from .trace import recording, trace_flush, trace_mark, trace_start, trace_stop
 
 __all__ = [
     "Library",
@@ -23,6 +25,7 @@ __all__ = [
     "check",
     "current",
     "device_count",
+    "device_stats",
     "find_library",
     "free",
     "limit",
@@ -30,11 +33,16 @@ __all__ = [
     "oom_message",
     "pool",
     "record_stream",
+    "recording",
     "reset_peaks",
     "set_limit",
     "set_memory_fraction",
     "stats",
     "stats_text",
+    "trace_flush",
+    "trace_mark",
+    "trace_start",
+    "trace_stop",
     "trim",
     "version",
 ]

@@ -6,7 +6,8 @@ import pathlib
 
 NAME = "libnofrag.so"
 
-_ALREADY_INITIALIZED = 10  # nofrag_status
+_NOT_SUPPORTED = 5  # nofrag_status
+_ALREADY_INITIALIZED = 10
 _BUFFER_TOO_SMALL = 14
 
 _current = None  # the library that this process uses
@@ -72,7 +73,7 @@ def find_library():
     raise FileNotFoundError(f"{NAME} was not found (looked at {looked}); set NOFRAG_LIBRARY to its path")
 
 
-# Function -> (result, arguments). What an older library lacks is found missing when it is called.
+# Function -> (result, arguments).
 _SIGNATURES = {
     "nofrag_version": (ctypes.c_char_p, []),
     "nofrag_status_name": (ctypes.c_char_p, [ctypes.c_int]),
@@ -90,6 +91,10 @@ _SIGNATURES = {
     "nofrag_set_memory_fraction": (ctypes.c_int, [ctypes.c_int, ctypes.c_double]),
     "nofrag_reset_peaks": (ctypes.c_int, [ctypes.c_int]),
     "nofrag_check": (ctypes.c_int, [ctypes.c_int]),
+    "nofrag_trace_start": (ctypes.c_int, [ctypes.c_char_p]),
+    "nofrag_trace_stop": (ctypes.c_int, []),
+    "nofrag_trace_flush": (ctypes.c_int, []),
+    "nofrag_trace_mark": (ctypes.c_int, [ctypes.c_char_p]),
 }
 _TEXT_CALL = [ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
 _SIGNATURES |= {name: (ctypes.c_int, _TEXT_CALL) for name in ("nofrag_stats_json", "nofrag_stats_text")}
@@ -110,6 +115,12 @@ class Library:
 
     def has(self, name):
         return hasattr(self.lib, name)
+
+    def function(self, name):
+        """An exported function; NofragError if this library is too old to have it."""
+        if not self.has(name):
+            raise NofragError(_NOT_SUPPORTED, f"{self.path} ({self.version()}) has no {name}")
+        return getattr(self.lib, name)
 
     def address(self, name):
         """The address of an exported function, for those that take a pointer."""
@@ -136,7 +147,7 @@ class Library:
 
     def text(self, name, *arguments):
         """What a call that fills a buffer has to say."""
-        call, needed = getattr(self.lib, name), ctypes.c_size_t()
+        call, needed = self.function(name), ctypes.c_size_t()
         self.check(call(*arguments, None, 0, ctypes.byref(needed)))
         while True:
             # Numbers may grow between two calls.

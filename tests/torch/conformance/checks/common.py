@@ -128,8 +128,13 @@ def limit_to(size):
     torch.cuda.set_per_process_memory_fraction(size / total)
 
 
+_small = []
+
+
 def allow(more):
-    """At most `more` bytes beyond what is reserved now."""
+    """At most `more` bytes beyond what is reserved now, with room for the few small tensors that a look at the
+    large ones takes."""
+    _small.append(block(512))
     limit_to(torch.cuda.memory_reserved() + more)
 
 

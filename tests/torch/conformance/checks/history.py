@@ -44,7 +44,7 @@ def every_action():
 
 @check
 def times_do_not_run_back():
-    memory._record_memory_history(context=None)
+    memory._record_memory_history(context=None, stacks="python")
     for turn in range(100):
         kept = block(turn * 1000 + 1)
     times = [event["time_us"] for event in events()]
@@ -55,7 +55,7 @@ def times_do_not_run_back():
 @check
 def allocations_balance():
     settle()
-    memory._record_memory_history(context=None)
+    memory._record_memory_history(context=None, stacks="python")
     kept = []
     for turn in range(400):
         kept.append(block(turn * 3571 % (2 * MIB) + 1))
@@ -87,7 +87,7 @@ def frames_name_the_caller():
 
 @check
 def context_none_has_no_frames():
-    memory._record_memory_history(context=None)
+    memory._record_memory_history(context=None, stacks="python")
     kept = block(3 * MIB)
     equal(alloc_of(kept.data_ptr())["frames"], [], "frames")
     del kept
@@ -137,7 +137,7 @@ def state_keeps_no_trace():
 
 @check
 def only_the_last_entries_are_kept():
-    memory._record_memory_history(context=None, max_entries=50)
+    memory._record_memory_history(context=None, stacks="python", max_entries=50)
     for turn in range(200):
         kept = block(turn * 512 + 1)
     trace = events()
@@ -148,7 +148,7 @@ def only_the_last_entries_are_kept():
 
 @check
 def recording_stops():
-    memory._record_memory_history(context=None)
+    memory._record_memory_history(context=None, stacks="python")
     kept = block(MIB)
     expect(torch._C._cuda_isHistoryEnabled(), "isHistoryEnabled while recording")
     memory._record_memory_history(None)
@@ -161,17 +161,17 @@ def recording_stops():
 
 @check
 def history_is_cleared():
-    memory._record_memory_history(context=None)
+    memory._record_memory_history(context=None, stacks="python")
     kept = [block(MIB) for _ in range(10)]
     expect(len(events("alloc")) >= 10, "too few events")
-    memory._record_memory_history(context=None, clear_history=True)
+    memory._record_memory_history(context=None, stacks="python", clear_history=True)
     expect(len(events("alloc")) < 10, "the history was not cleared")
     del kept
 
 
 @check
 def actions_are_skipped():
-    memory._record_memory_history(context=None, skip_actions=["free_requested"])
+    memory._record_memory_history(context=None, stacks="python", skip_actions=["free_requested"])
     for turn in range(20):
         kept = block(turn * MIB + 1)
         del kept
@@ -182,7 +182,7 @@ def actions_are_skipped():
 
 @check
 def user_metadata_is_kept():
-    memory._record_memory_history(context=None)
+    memory._record_memory_history(context=None, stacks="python")
     memory._set_memory_metadata("step 7")
     equal(memory._get_memory_metadata(), "step 7", "the metadata")
     kept = block(3 * MIB)
@@ -205,7 +205,7 @@ def old_form_still_works():
 
 @check
 def annotations_are_kept():
-    memory._record_memory_history(context=None, global_record_annotations=True)
+    memory._record_memory_history(context=None, stacks="python", global_record_annotations=True)
     with torch.profiler.record_function("the forward pass"):
         kept = block(MIB)
     snapshot = memory._snapshot()

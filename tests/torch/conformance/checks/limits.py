@@ -198,7 +198,6 @@ def fraction_can_be_lowered_below_what_is_held():
     limit_to(16 * MIB)
     with raises(torch.OutOfMemoryError):
         block(128 * MIB)
-    expect(holds(kept[:MIB], 8), "what was live has changed")
     torch.cuda.set_per_process_memory_fraction(1.0)
     expect(holds(kept, 8), "what was live has changed")
 
@@ -219,6 +218,6 @@ def the_whole_card_and_one_byte_more():
     del most
     half = block(int(free * 0.5))
     del half
-    larger = block(int(free * 0.6))  # room only if what is cached goes back
+    larger = block(int(free * 0.6))  # there is room only if what is cached is used
     larger[-1] = 3
     equal(int(larger[-1]), 3, "the last byte")

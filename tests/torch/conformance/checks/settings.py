@@ -77,7 +77,7 @@ def unknown_keys_are_errors():
 def settings_change_at_run_time():
     kept = filled(8 * MIB, 3)
     for setting in ("expandable_segments:False", "expandable_segments:True", "roundup_power2_divisions:8",
-                    "roundup_power2_divisions:0", "expandable_segments:False"):
+                    "roundup_power2_divisions:1", "expandable_segments:False"):
         torch._C._accelerator_setAllocatorSettings(setting)
         more = filled(20 * MIB, 4)
         expect(holds(more, 4) and holds(kept, 3), f"{setting}: not what was written")
@@ -99,5 +99,5 @@ def sizes_are_rounded_as_asked():
     more = block(1024 * 1024 + 10)
     grown = torch.cuda.memory_allocated() - before
     equal(grown, 1024 * 1024 * 5 // 4, "memory_allocated for 1 MiB and 10 bytes in quarters of powers of two")
-    torch._C._accelerator_setAllocatorSettings("roundup_power2_divisions:0")
+    torch._C._accelerator_setAllocatorSettings("roundup_power2_divisions:1")
     del kept, more

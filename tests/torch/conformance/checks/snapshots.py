@@ -131,7 +131,7 @@ def memory_snapshot_is_its_segments():
 
 @check
 def dump_can_be_read_back():
-    torch.cuda.memory._record_memory_history()
+    torch.cuda.memory._record_memory_history(stacks="python")
     kept = some()
     with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
         torch.cuda.memory._dump_snapshot(file.name)

@@ -104,7 +104,7 @@ def follow_each_allocation_and_free():
 @check
 def memory_allocated_is_rounded_to_512():
     kept, before = [], torch.cuda.memory_allocated()
-    for size in (1, 511, 512, 513, 1000, 65_537, MIB, MIB + 1, 3 * MIB + 5, 9 * MIB + 511, 33 * MIB + 1):
+    for size in (1, 511, 512, 513, 1000, 65_537, MIB, MIB + 1, 3 * MIB + 5, 9 * MIB + 511, 32 * MIB + 1):
         kept.append(block(size))
         after = torch.cuda.memory_allocated()
         equal(after - before, -(-size // 512) * 512, f"memory_allocated for {size} bytes")
