@@ -24,9 +24,10 @@ def minor_of(folder):
 def cuda_include(folder):
     candidates = [*sorted((folder.parent / "nvidia").glob("*/include")), pathlib.Path("/usr/local/cuda/include")]
     for candidate in candidates:
-        if (candidate / "cuda_runtime_api.h").exists():
+        # Some wheels have the headers of the runtime without those of the compiler that they include.
+        if (candidate / "cuda_runtime_api.h").exists() and (candidate / "crt/host_config.h").exists():
             return candidate
-    raise RuntimeError(f"cuda_runtime_api.h is in none of {', '.join(map(str, candidates))}")
+    raise RuntimeError(f"cuda_runtime_api.h and crt/host_config.h are in none of {', '.join(map(str, candidates))}")
 
 
 def build(core, target):
