@@ -105,6 +105,18 @@ PY
   fi
 }
 
+# What the native PyTorch allocator is compiled and tested against. Without it (no network to the package index)
+# it is not built, and its tests say that they were skipped.
+fetch_torch_headers() {
+  if ! python3 -m pip --version > /dev/null 2>&1; then
+    install_packages python3-pip
+  fi
+  if ! python3 scripts/torch_headers.py 2.11.0 ||
+    ! python3 scripts/torch_headers.py --headers-only 2.6.0 2.14.1; then
+    say "going on without PyTorch's headers: libnofrag_torch_*.so is not built"
+  fi
+}
+
 case "${1:-}" in
   --minimal) packages=("${minimal_packages[@]}") ;;
   "") packages=("${minimal_packages[@]}" "${test_packages[@]}") ;;
@@ -115,3 +127,6 @@ case "${1:-}" in
 esac
 install_packages "${packages[@]}"
 have_cuda_header || fetch_cuda_header
+if [ "${1:-}" != --minimal ]; then
+  fetch_torch_headers
+fi

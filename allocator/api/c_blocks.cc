@@ -265,10 +265,7 @@ void* nofrag_pool_malloc(size_t size, int device, void* stream, nofrag_pool pool
       &pool);
 }
 
-void* nofrag_pool_malloc_single(size_t size,
-                                int device,
-                                void* stream,
-                                nofrag_pool pool) noexcept {
+void* nofrag_pool_malloc_single(size_t size, int device, void* stream, nofrag_pool pool) noexcept {
   return allocate(
       size,
       device,

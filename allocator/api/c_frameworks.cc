@@ -1,7 +1,7 @@
 // The C interface for frameworks: pools, the walk, news of memory, memory for other processes.
-#include <nofrag/frameworks.h>
-
 #include <vector>
+
+#include <nofrag/frameworks.h>
 
 #include "api/edge.h"
 #include "api/on_device.h"
@@ -92,8 +92,9 @@ nofrag_status failed(Status status, const char* what, const void* address) {
 }  // namespace
 
 nofrag_status nofrag_pool_retain(int ordinal, nofrag_pool pool) noexcept {
-  return on_pool(
-      ordinal, pool, "use", [&](DeviceAllocator& device) { return device.retain_pool(to_key(pool)); });
+  return on_pool(ordinal, pool, "use", [&](DeviceAllocator& device) {
+    return device.retain_pool(to_key(pool));
+  });
 }
 
 nofrag_status nofrag_pool_lend_when_short(int ordinal, nofrag_pool pool, int lends) noexcept {
@@ -182,8 +183,10 @@ nofrag_status nofrag_parts(const void* block, nofrag_part* parts, size_t* count)
   if (room >= *count || room == 0) {
     return NOFRAG_OK;
   }
-  return to_status(nofrag::set_last_error(
-      {Errc::kBufferTooSmall}, "the block lies in %zu parts, and there is room for %zu", *count, room));
+  return to_status(nofrag::set_last_error({Errc::kBufferTooSmall},
+                                          "the block lies in %zu parts, and there is room for %zu",
+                                          *count,
+                                          room));
 }
 
 nofrag_status nofrag_export(const void* block, uint64_t allocation, int* descriptor) noexcept {
@@ -221,13 +224,14 @@ nofrag_status nofrag_import(int ordinal,
     if (imported) {
       *address = imported.value().pointer();
     } else {
-      nofrag::set_last_error(imported.error(),
-                             "%zu parts of another process's memory could not be mapped on device %d: "
-                             "%s (driver code %d)",
-                             count,
-                             ordinal,
-                             to_string(imported.code()),
-                             imported.error().driver_code);
+      nofrag::set_last_error(
+          imported.error(),
+          "%zu parts of another process's memory could not be mapped on device %d: "
+          "%s (driver code %d)",
+          count,
+          ordinal,
+          to_string(imported.code()),
+          imported.error().driver_code);
     }
     return imported.error();
   });

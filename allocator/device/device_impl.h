@@ -126,6 +126,7 @@ class DeviceAllocator::Impl : public Telling {
   bool take_again(Pool& pool, const PoolBlock& wanted);
   Pool* open_pool(PoolKey key);
   void free_block(Block* block);
+  void release_imported(const std::vector<PhysicalHandle>& handles);
   // The pool of an allocation on `stream`; gives the lock up while filters are asked.
   Pool& route(std::unique_lock<RankedMutex>& lock, StreamId stream);
   void count_rung(Rung rung, Bytes size);
@@ -215,8 +216,9 @@ class DeviceAllocator::Impl : public Telling {
   alignas(128) AddressMap<Block> blocks;  // live blocks by address, kept ones too
   Caching caching;
   std::map<VirtAddr, std::vector<Bytes>> imports;  // other processes' memory: sizes of its parts
+  std::vector<HandleId> refused_imports;           // that the driver would not take back yet
   std::vector<DeviceOrdinal> peers;                // that may use this device's memory
-  std::map<VirtAddr, Pin> pins;  // by first address; they never overlap
+  std::map<VirtAddr, Pin> pins;                    // by first address; they never overlap
   // Pending uses by clock index, oldest first.
   std::vector<std::vector<StreamUse*>> waiting;
   std::vector<StreamClock*> awaited;  // those with pending uses

@@ -20,10 +20,8 @@ extern "C" {
  * Undone by nofrag_pool_release. */
 NOFRAG_API nofrag_status nofrag_pool_retain(int device, nofrag_pool pool) NOFRAG_NOEXCEPT;
 /* nofrag_malloc_single into one pool, which must exist. */
-NOFRAG_API void* nofrag_pool_malloc_single(size_t size,
-                                           int device,
-                                           void* stream,
-                                           nofrag_pool pool) NOFRAG_NOEXCEPT;
+NOFRAG_API void* nofrag_pool_malloc_single(size_t size, int device, void* stream, nofrag_pool pool)
+    NOFRAG_NOEXCEPT;
 /* Nonzero: before a request of the default pool fails, free memory of this pool serves it, if it is free
  * for the request's stream. The block then belongs to this pool. */
 NOFRAG_API nofrag_status nofrag_pool_lend_when_short(int device,
@@ -87,11 +85,12 @@ NOFRAG_API nofrag_status nofrag_walk(int device,
 typedef enum nofrag_memory_event_kind {
   NOFRAG_MEMORY_CREATED = 0,  /* physical memory was taken from the driver: size, allocation */
   NOFRAG_MEMORY_RELEASED = 1, /* and given back */
-  NOFRAG_MEMORY_MAPPED = 2,   /* can be reached at address; only: there was no other mapping of it */
+  NOFRAG_MEMORY_MAPPED = 2, /* can be reached at address; only: there was no other mapping of it */
   NOFRAG_MEMORY_UNMAPPED = 3, /* no longer; only: there is no other mapping left */
-  NOFRAG_FREE_DEFERRED = 4,   /* the block at address was freed, but another stream may still touch it;
+  NOFRAG_FREE_DEFERRED =
+      4, /* the block at address was freed, but another stream may still touch it;
                                * said inside nofrag_free */
-  NOFRAG_FREE_COMPLETED = 5   /* now none can; only for those that were deferred */
+  NOFRAG_FREE_COMPLETED = 5 /* now none can; only for those that were deferred */
 } nofrag_memory_event_kind;
 
 typedef struct nofrag_memory_event {
@@ -101,7 +100,7 @@ typedef struct nofrag_memory_event {
   int32_t device;
   void* address;
   uint64_t size;
-  uint64_t allocation; /* the physical allocation, as in nofrag_part */
+  uint64_t allocation;     /* the physical allocation, as in nofrag_part */
   uint64_t reserved_bytes; /* held from the driver once this has happened */
   uint32_t only;
   uint32_t reserved32;

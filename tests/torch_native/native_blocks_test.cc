@@ -1,9 +1,9 @@
 // Blocks and their statistics, one virtual function after the other.
-#include <c10/util/env.h>
-
 #include <random>
 #include <set>
 #include <thread>
+
+#include <c10/util/env.h>
 
 #include "native_fixture.h"
 
@@ -64,8 +64,9 @@ TEST_F(NativeBlocksTest, SecondFreesAndForeignPointersAreRefusedAsPyTorchDoes) {
   EXPECT_NE(message_of([&] { allocator().raw_delete(block); }).find("invalid device pointer"),
             std::string::npos);
   int on_the_host = 0;
-  EXPECT_NE(message_of([&] { allocator().raw_delete(&on_the_host); }).find("invalid device pointer"),
-            std::string::npos);
+  EXPECT_NE(
+      message_of([&] { allocator().raw_delete(&on_the_host); }).find("invalid device pointer"),
+      std::string::npos);
   EXPECT_NE(message_of([&] {
               std::size_t size = 0;
               allocator().getBaseAllocation(&on_the_host, &size);
@@ -208,9 +209,10 @@ TEST_F(NativeBlocksTest, CopiesBetweenDevicesGoThroughThePeerCallWithoutPeerAcce
   allocator().memcpyAsync(data.get(), 0, &elsewhere, 1, 64, nullptr, false);
   allocator().memcpyAsync(&elsewhere, 1, data.get(), 0, 64, nullptr, false);
   allocator().memcpyAsync(&elsewhere, 0, &elsewhere, 1, 64, nullptr, false);
-  EXPECT_EQ(notes(),
-            (std::vector<std::string>{
-                "copy_async 64", "copy_async 64", "peer 1->0 64", "peer 0->1 64", "copy_async 64"}));
+  EXPECT_EQ(
+      notes(),
+      (std::vector<std::string>{
+          "copy_async 64", "copy_async 64", "peer 1->0 64", "peer 0->1 64", "copy_async 64"}));
 }
 
 TEST_F(NativeBlocksTest, PeerAccessIsTheRuntimesAndNofrags) {

@@ -5,12 +5,13 @@
 // Failure: an exception in SetUp ends the test.
 #pragma once
 
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <gtest/gtest.h>
-#include <nofrag/frameworks.h>
-
 #include <string>
 #include <vector>
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <gtest/gtest.h>
+
+#include <nofrag/frameworks.h>
 
 #include "fake_platform.h"
 #include "torch_plugin/native/adapter.h"
@@ -44,8 +45,7 @@ class NativeTest : public testing::Test {
     live_before_ = allocated();
   }
   ~NativeTest() override {
-    allocator().recordHistory(
-        false, nullptr, 1, torch_cuda::RecordContext::NEVER, true, {});
+    allocator().recordHistory(false, nullptr, 1, torch_cuda::RecordContext::NEVER, true, {});
     EXPECT_EQ(allocated(), live_before_) << "the test left blocks behind";
     EXPECT_EQ(nofrag_check(0), NOFRAG_OK);
   }

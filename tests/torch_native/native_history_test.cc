@@ -1,7 +1,7 @@
 // Traces, snapshots and what is told of memory: history in all its modes, trackers, profiler.
-#include <c10/util/ThreadLocalDebugInfo.h>
-
 #include <algorithm>
+
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include "native_fixture.h"
 
@@ -33,12 +33,8 @@ class NativeHistoryTest : public NativeTest {
                      std::size_t most = 1000,
                      const std::vector<std::string>& skipped = {},
                      bool clear = true) {
-    allocator().recordHistory(true,
-                              when == RecordContext::NEVER ? nullptr : &gather,
-                              most,
-                              when,
-                              clear,
-                              skipped);
+    allocator().recordHistory(
+        true, when == RecordContext::NEVER ? nullptr : &gather, most, when, clear, skipped);
   }
   static void use(int place) {
     place_now = place;
@@ -69,9 +65,8 @@ TEST_F(NativeHistoryTest, IsOffUntilAskedFor) {
   EXPECT_TRUE(trace().empty());
   record(RecordContext::NEVER);
   EXPECT_TRUE(allocator().isHistoryEnabled());
-  EXPECT_NE(message_of([] {
-              allocator().recordHistory(true, nullptr, 10, RecordContext::ALL, true, {});
-            }),
+  EXPECT_NE(message_of(
+                [] { allocator().recordHistory(true, nullptr, 10, RecordContext::ALL, true, {}); }),
             "");
 }
 

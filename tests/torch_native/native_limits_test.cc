@@ -82,15 +82,15 @@ TEST_F(NativeLimitsTest, WantOfMemoryIsPyTorchsOwnErrorWithNofragsReport) {
 }
 
 TEST_F(NativeLimitsTest, MoreThanAnExabyteIsRefusedAtOnce) {
-  EXPECT_NE(message_of([] { allocator().allocate(std::size_t{1} << 61); })
-                .find("Tried to allocate more than 1EB memory"),
+  EXPECT_NE(message_of([] {
+              allocator().allocate(std::size_t{1} << 61);
+            }).find("Tried to allocate more than 1EB memory"),
             std::string::npos);
   EXPECT_TRUE(refusals().empty());
 }
 
 TEST_F(NativeLimitsTest, TheTraceKeepsTheFailure) {
-  allocator().recordHistory(
-      true, nullptr, 100, torch_cuda::RecordContext::NEVER, true, {});
+  allocator().recordHistory(true, nullptr, 100, torch_cuda::RecordContext::NEVER, true, {});
   EXPECT_THROW(allocator().allocate(100 * kGiB), c10::OutOfMemoryError);
   const std::vector<TraceEntry> entries = trace();
   const auto oom = std::find_if(entries.begin(), entries.end(), [](const TraceEntry& entry) {
@@ -110,8 +110,9 @@ TEST_F(NativeLimitsTest, AFractionIsKeptAndSaidBack) {
   EXPECT_NE(text.find(" allowed; "), std::string::npos) << text;
   EXPECT_LT(refusals()[0].total, 21 * kGiB);
   for (const double wrong : {-0.1, 1.1}) {
-    EXPECT_NE(message_of([wrong] { allocator().setMemoryFraction(wrong, 0); })
-                  .find("Please set within [0, 1]"),
+    EXPECT_NE(message_of([wrong] {
+                allocator().setMemoryFraction(wrong, 0);
+              }).find("Please set within [0, 1]"),
               std::string::npos);
   }
   EXPECT_EQ(allocator().getMemoryFraction(0), 0.25);

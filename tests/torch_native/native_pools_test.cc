@@ -49,8 +49,7 @@ TEST_F(NativePoolsTest, AllocationsGoWhereTheFilterSays) {
   c10::DataPtr in_pool_again = allocator().allocate(kKiB);
   end(kPool);
   c10::DataPtr outside = allocator().allocate(kKiB);
-  EXPECT_EQ(blocks_in(kPool),
-            (std::unordered_set<void*>{in_pool.get(), in_pool_again.get()}));
+  EXPECT_EQ(blocks_in(kPool), (std::unordered_set<void*>{in_pool.get(), in_pool_again.get()}));
   EXPECT_EQ(blocks_in(kOther), std::unordered_set<void*>{in_other.get()});
   expect_consistent(segments(), stats());
   for (c10::DataPtr* data : {&in_pool, &in_other, &in_pool_again, &outside}) {
@@ -175,8 +174,7 @@ TEST_F(NativePoolsTest, ACheckpointBringsBackWhatLivedThen) {
 TEST_F(NativePoolsTest, CheckpointsOfNoPoolOrAnotherKindAreRefused) {
   EXPECT_NE(message_of([] { allocator().getCheckpointState(0, kOther); }), "");
   EXPECT_NE(message_of([] {
-              allocator().setCheckpointPoolState(
-                  0, std::make_shared<torch_cuda::AllocatorState>());
+              allocator().setCheckpointPoolState(0, std::make_shared<torch_cuda::AllocatorState>());
             }),
             "");
   begin(kPool);
@@ -270,8 +268,7 @@ class OwnAllocator : public native::VersionedAllocator {
   void attachOutOfMemoryObserver(torch_cuda::OutOfMemoryObserver) override {}
   void attachAllocatorTraceTracker(torch_cuda::AllocatorTraceTracker) override {}
   void enablePeerAccess(c10::DeviceIndex, c10::DeviceIndex) override {}
-  cudaError_t memcpyAsync(
-      void*, int, const void*, int, std::size_t, cudaStream_t, bool) override {
+  cudaError_t memcpyAsync(void*, int, const void*, int, std::size_t, cudaStream_t, bool) override {
     return cudaSuccess;
   }
   std::shared_ptr<torch_cuda::AllocatorState> getCheckpointState(c10::DeviceIndex,

@@ -1,6 +1,7 @@
 // Tensors between processes: what a handle names, how it is opened, and what goes wrong.
-#include <sys/wait.h>
 #include <unistd.h>
+
+#include <sys/wait.h>
 
 #include "native_fixture.h"
 #include "torch_plugin/native/sharing/descriptor_server.h"
@@ -84,9 +85,9 @@ TEST_F(NativeSharingTest, DamagedHandlesAndForeignPointersAreRefused) {
   EXPECT_NE(message_of([&] { allocator().getIpcDevPtr(damaged); }).find("cannot be reached"),
             std::string::npos);
   int on_the_host = 0;
-  EXPECT_NE(message_of([&] { allocator().shareIpcHandle(&on_the_host); })
-                .find("invalid device pointer"),
-            std::string::npos);
+  EXPECT_NE(
+      message_of([&] { allocator().shareIpcHandle(&on_the_host); }).find("invalid device pointer"),
+      std::string::npos);
 }
 
 // Descriptors cross to another process: here pipes, whose other ends show that they are the same.

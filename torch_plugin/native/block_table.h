@@ -24,10 +24,10 @@ struct Block {
   std::size_t served = 0;     // what was asked of nofrag
   cudaStream_t stream = nullptr;
   PoolId pool{0, 0};
-  bool small = false;      // counts as PyTorch's small pool
-  bool shared_streams = false;  // another stream was recorded
-  std::uint64_t serial = 0;  // tells this block from earlier ones at its address
-  Context context;           // of its allocation, if that is recorded
+  bool small = false;                  // counts as PyTorch's small pool
+  bool shared_streams = false;         // another stream was recorded
+  std::uint64_t serial = 0;            // tells this block from earlier ones at its address
+  Context context;                     // of its allocation, if that is recorded
   std::shared_ptr<CustomPool> custom;  // whose segment it lies in, if its memory is not nofrag's
 };
 

@@ -30,15 +30,15 @@ void change(StatArray& stats, bool small, std::size_t amount, bool more) {
   }
 }
 
-constexpr StatArray DeviceStats::* kArrays[] = {&DeviceStats::allocation,
-                                                &DeviceStats::segment,
-                                                &DeviceStats::active,
-                                                &DeviceStats::inactive_split,
-                                                &DeviceStats::allocated_bytes,
-                                                &DeviceStats::reserved_bytes,
-                                                &DeviceStats::active_bytes,
-                                                &DeviceStats::inactive_split_bytes,
-                                                &DeviceStats::requested_bytes};
+constexpr StatArray DeviceStats::*kArrays[] = {&DeviceStats::allocation,
+                                               &DeviceStats::segment,
+                                               &DeviceStats::active,
+                                               &DeviceStats::inactive_split,
+                                               &DeviceStats::allocated_bytes,
+                                               &DeviceStats::reserved_bytes,
+                                               &DeviceStats::active_bytes,
+                                               &DeviceStats::inactive_split_bytes,
+                                               &DeviceStats::requested_bytes};
 
 TraceEvent event_of(TraceEntry::Action action, int device, const Block& block, Context context) {
   return {action,
@@ -101,10 +101,8 @@ bool DeviceState::note_freed(const void* address, const Context& context, Freed*
   change(stats_.allocation, block.small, 1, false);
   change(stats_.allocated_bytes, block.small, block.size, false);
   if (history_.wants_events()) [[unlikely]] {
-    write(event_of(TraceEntry::FREE_REQUESTED,
-                   ordinal_,
-                   block,
-                   context != nullptr ? context : block.context));
+    write(event_of(
+        TraceEntry::FREE_REQUESTED, ordinal_, block, context != nullptr ? context : block.context));
   }
   if (block.shared_streams) {
     waiting_[address] = {block, false, context};
@@ -259,7 +257,8 @@ void DeviceState::set_reserved(std::size_t reserved) {
 std::size_t DeviceState::large_reserved() const {
   const std::int64_t small =
       stats_.active_bytes[static_cast<std::size_t>(StatType::SMALL_POOL)].current;
-  return static_cast<std::size_t>(std::max(stats_.reserved_bytes[0].current - small, std::int64_t{0}));
+  return static_cast<std::size_t>(
+      std::max(stats_.reserved_bytes[0].current - small, std::int64_t{0}));
 }
 
 DeviceStats DeviceState::stats() {
@@ -275,7 +274,7 @@ DeviceStats DeviceState::stats() {
 
 void DeviceState::reset_accumulated() {
   const std::lock_guard lock(mutex_);
-  for (StatArray DeviceStats::* array : kArrays) {
+  for (StatArray DeviceStats::*array : kArrays) {
     for (Stat& stat : stats_.*array) {
       stat.reset_accumulated();
     }
@@ -291,7 +290,7 @@ void DeviceState::reset_accumulated() {
 
 void DeviceState::reset_peaks() {
   const std::lock_guard lock(mutex_);
-  for (StatArray DeviceStats::* array : kArrays) {
+  for (StatArray DeviceStats::*array : kArrays) {
     for (Stat& stat : stats_.*array) {
       stat.reset_peak();
     }

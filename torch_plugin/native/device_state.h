@@ -89,7 +89,7 @@ class DeviceState {
   [[nodiscard]] std::vector<TraceEntry> trace();
   [[nodiscard]] int ordinal() const { return ordinal_; }
 
-  double fraction = 1.0;                 // of the device's memory that may be reserved
+  double fraction = 1.0;             // of the device's memory that may be reserved
   std::atomic<bool> lending{false};  // some pool serves the default pool when memory is short
 
  private:
@@ -120,10 +120,11 @@ class DeviceState {
   const int ordinal_;
   History& history_;
   std::mutex mutex_;
-  BlockTable live_;                                     // Sync: mutex_, as all below
+  BlockTable live_;  // Sync: mutex_, as all below
   std::unordered_map<const void*, Waiting> waiting_;
-  std::unordered_map<std::uint64_t, Segment> segments_;  // by nofrag's allocation: where it was mapped first
-  std::map<std::size_t, Mapped> mapped_;                 // by address
+  std::unordered_map<std::uint64_t, Segment>
+      segments_;                          // by nofrag's allocation: where it was mapped first
+  std::map<std::size_t, Mapped> mapped_;  // by address
   std::size_t nofrag_reserved_ = 0;
   DeviceStats stats_;
   std::int64_t large_reserved_peak_ = 0;

@@ -58,9 +58,9 @@ std::string install() {
   const std::string running = running_version();
   if (!serves(running)) {
     return "this library was built for PyTorch " + std::string(kVersion) + ", and this is " +
-           (running.empty() ? "one whose version is not to be found (" + torch_folder() +
-                                  "/version.py)"
-                            : "PyTorch " + running);
+           (running.empty()
+                ? "one whose version is not to be found (" + torch_folder() + "/version.py)"
+                : "PyTorch " + running);
   }
   if (before == nullptr) {
     return "PyTorch has no CUDA allocator yet";

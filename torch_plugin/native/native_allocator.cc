@@ -1,11 +1,12 @@
 // Allocating and freeing: from PyTorch's call to nofrag's and back.
 #include "torch_plugin/native/native_allocator.h"
 
-#include <c10/core/impl/GPUTrace.h>
-#include <c10/util/env.h>
 #include <pthread.h>
 
 #include <bit>
+
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/util/env.h>
 
 #include "torch_plugin/native/abi/abi.h"
 #include "torch_plugin/native/platform.h"
@@ -240,7 +241,8 @@ void* NativeAllocator::serve(DeviceState& state, Block& block, const Destination
   nofrag_block_info info{};
   info.struct_size = sizeof info;
   check(nofrag_find(address, &info));
-  block.pool = {info.pool_first, info.pool_second};  // another one than asked for, if memory was short
+  block.pool = {info.pool_first,
+                info.pool_second};  // another one than asked for, if memory was short
   return address;
 }
 

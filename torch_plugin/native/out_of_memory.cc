@@ -1,7 +1,7 @@
 // The end of the ladder: what PyTorch's own callbacks can free, and the error if that is not enough.
-#include <c10/util/Exception.h>
-
 #include <string>
+
+#include <c10/util/Exception.h>
 
 #include "torch_plugin/native/abi/abi.h"
 #include "torch_plugin/native/native_allocator.h"
@@ -24,8 +24,9 @@ std::string oom_message(int device) {
 
 std::size_t allocated_in_pools(DeviceState& state) {
   std::size_t sum = 0;
-  state.for_each_live(
-      [&sum](const Block& block) { sum += block.pool != PoolId{0, 0} ? block.size : 0; });
+  state.for_each_live([&sum](const Block& block) {
+    sum += block.pool != PoolId{0, 0} ? block.size : 0;
+  });
   return sum;
 }
 

@@ -5,10 +5,10 @@
 // Invariants: streams and devices are PyTorch's: the current ones are the calling thread's.
 #pragma once
 
-#include <c10/cuda/CUDAStream.h>
-
 #include <cstddef>
 #include <utility>
+
+#include <c10/cuda/CUDAStream.h>
 
 namespace nofrag::native::platform {
 

@@ -1,7 +1,7 @@
 // Statistics, limits and the cache: what torch.cuda.memory asks for and sets.
-#include <c10/util/Exception.h>
-
 #include <algorithm>
+
+#include <c10/util/Exception.h>
 
 #include "torch_plugin/native/abi/abi.h"
 #include "torch_plugin/native/native_allocator.h"

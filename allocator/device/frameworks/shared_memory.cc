@@ -87,11 +87,16 @@ Result<VirtAddr> DeviceAllocator::import(std::span<const ImportedPart> parts) {
       s.driver.free_range(base.value(), total).ignore();
     }
   }
-  // The mappings keep the memory.
-  for (const PhysicalHandle& handle : handles) {
-    s.driver.release(handle.id).ignore();
-  }
+  s.release_imported(handles);  // the mappings keep the memory
   return base.ok() && !status.ok() ? Result<VirtAddr>(status.error()) : base;
+}
+
+// And those that the driver refused to take back before.
+void DeviceAllocator::Impl::release_imported(const std::vector<PhysicalHandle>& handles) {
+  for (const PhysicalHandle& handle : handles) {
+    refused_imports.push_back(handle.id);
+  }
+  std::erase_if(refused_imports, [this](HandleId id) { return driver.release(id).ok(); });
 }
 
 Status DeviceAllocator::close_import(VirtAddr address) {
@@ -114,6 +119,7 @@ Status DeviceAllocator::close_import(VirtAddr address) {
   }
   s.driver.free_range(address, at - address).ignore();
   s.imports.erase(found);
+  s.release_imported({});
   return {};
 }
 

@@ -257,8 +257,8 @@ Result<int> RealDriver::export_handle(HandleId handle) {
     return Errc::kNotSupported;
   }
   int descriptor = -1;
-  const int result = api_->export_handle(
-      &descriptor, handle.raw, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  const int result =
+      api_->export_handle(&descriptor, handle.raw, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   return result == CUDA_SUCCESS ? Result<int>(descriptor) : Result<int>(error_of(result));
 }
 

@@ -1,11 +1,12 @@
 // The calls of Driver. The control surface is in simulated_control.cc.
 #include "driver/simulated/simulated_driver.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <mutex>
+
+#include <sys/mman.h>
 
 #include "driver/simulated/simulated_errors.h"
 
@@ -124,8 +125,8 @@ Result<int> SimulatedDriver::export_handle(HandleId handle) {
   }
   const ExportedHandle exported{this, handle.raw};
   const int descriptor = ::memfd_create("nofrag-simulated-memory", MFD_CLOEXEC);
-  if (descriptor < 0 || ::write(descriptor, &exported, sizeof exported) !=
-                            static_cast<ssize_t>(sizeof exported)) {
+  if (descriptor < 0 ||
+      ::write(descriptor, &exported, sizeof exported) != static_cast<ssize_t>(sizeof exported)) {
     return Errc::kDriverFailure;
   }
   return descriptor;
@@ -134,8 +135,8 @@ Result<int> SimulatedDriver::export_handle(HandleId handle) {
 Result<HandleId> SimulatedDriver::import_handle(DeviceOrdinal device, int descriptor) {
   const Guard lock(mutex_);
   ExportedHandle exported;
-  if (!valid(device) || ::pread(descriptor, &exported, sizeof exported, 0) !=
-                            static_cast<ssize_t>(sizeof exported)) {
+  if (!valid(device) ||
+      ::pread(descriptor, &exported, sizeof exported, 0) != static_cast<ssize_t>(sizeof exported)) {
     return simulated_invalid();
   }
   const HandleId handle{exported.handle};

@@ -131,7 +131,7 @@ class SimulatedMemory {
     int device = 0;
     bool released = false;
     std::uint32_t imports = 0;  // further references, each to be released
-    bool plain = false;  // backs a malloc
+    bool plain = false;         // backs a malloc
     std::uint32_t mappings = 0;
     Bytes size;
     TagMap contents;

@@ -1,5 +1,5 @@
-// The settings of PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF, for the releases that keep them for all
-// accelerators in one place (2.9 and later).
+// accelerator_config: the settings of PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF in the releases that keep
+// them for all accelerators in one place (2.9 and later).
 //
 // Owns: nothing. Threads: any, as PyTorch's own. Failure: none.
 #pragma once

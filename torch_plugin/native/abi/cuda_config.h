@@ -1,4 +1,5 @@
-// The settings of PYTORCH_CUDA_ALLOC_CONF, for the releases that keep them in CUDAAllocatorConfig (up to 2.8).
+// cuda_config: the settings of PYTORCH_CUDA_ALLOC_CONF in the releases that keep them in CUDAAllocatorConfig (up
+// to 2.8).
 //
 // Owns: nothing. Threads: any, as PyTorch's own. Failure: none.
 // Invariants: the same functions as in accelerator_config.h.

@@ -4,7 +4,8 @@
 // Invariants: this file and its like hold all that differs between releases (abi.h).
 #pragma once
 
-#define VersionedAllocator AllocatorOfTorch211  // NOLINT(cppcoreguidelines-macro-usage): the same class, further down
+#define VersionedAllocator \
+  AllocatorOfTorch211  // NOLINT(cppcoreguidelines-macro-usage): the same class, further down
 #include "torch_plugin/native/abi/torch_2_11.h"
 #undef VersionedAllocator
 
@@ -16,7 +17,9 @@ class VersionedAllocator : public AllocatorOfTorch211 {
   // nofrag refuses nothing before it has tried: there is nothing to observe.
   void attachOomRejectionObserver(torch_cuda::OomRejectionObserver /*observer*/) override {}
 #if NOFRAG_TORCH_MINOR >= 14
-  bool supportsUserMetadata() override { return true; }
+  bool supportsUserMetadata() override {
+    return true;
+  }
   void annotateMemory(const void* address, const std::string& text) override {
     core().annotate_block(address, text);
   }

@@ -31,9 +31,7 @@ class VersionedAllocator : public CUDAAllocator {
  public:
   void emptyCache(PoolId pool) override { core().empty_cache(pool); }
   SnapshotInfo snapshot(PoolId pool) override { return core().snapshot(pool, true); }
-  void createOrIncrefPool(c10::DeviceIndex device,
-                          PoolId pool,
-                          CUDAAllocator* allocator) override {
+  void createOrIncrefPool(c10::DeviceIndex device, PoolId pool, CUDAAllocator* allocator) override {
     core().retain_pool(device, pool, borrowed(allocator));
   }
   void setUseOnOOM(c10::DeviceIndex device, PoolId pool) override {

@@ -14,18 +14,12 @@ inline TraceEntry make_entry(TraceEvent&& event,
                              c10::approx_time_t time,
                              std::string compile_context,
                              [[maybe_unused]] std::string user_metadata) {
-  return {event.action,
-          event.device,
-          event.address,
-          event.size,
-          event.stream,
-          event.pool,
-          time,
-          std::move(event.context),
-          std::move(compile_context)
+  return {
+    event.action, event.device, event.address, event.size, event.stream, event.pool, time,
+        std::move(event.context), std::move(compile_context)
 #if NOFRAG_TORCH_MINOR >= 10
-              ,
-          std::move(user_metadata)
+                                      ,
+        std::move(user_metadata)
 #endif
   };
 }
@@ -34,9 +28,7 @@ class VersionedAllocator : public CUDAAllocator {
  public:
   void emptyCache(PoolId pool) override { core().empty_cache(pool); }
   SnapshotInfo snapshot(PoolId pool) override { return core().snapshot(pool, true); }
-  void createOrIncrefPool(c10::DeviceIndex device,
-                          PoolId pool,
-                          CUDAAllocator* allocator) override {
+  void createOrIncrefPool(c10::DeviceIndex device, PoolId pool, CUDAAllocator* allocator) override {
     core().retain_pool(device, pool, borrowed(allocator));
   }
   void setUseOnOOM(c10::DeviceIndex device, PoolId pool) override {
@@ -55,8 +47,12 @@ class VersionedAllocator : public CUDAAllocator {
   void setNoSplit(c10::DeviceIndex device, PoolId pool) override {
     core().set_no_split(device, pool);
   }
-  void setUserMetadata(const std::string& text) override { core().set_user_metadata(text); }
-  std::string getUserMetadata() override { return core().user_metadata(); }
+  void setUserMetadata(const std::string& text) override {
+    core().set_user_metadata(text);
+  }
+  std::string getUserMetadata() override {
+    return core().user_metadata();
+  }
   std::vector<torch_cuda::StreamSegmentSize> getExpandableSegmentSizes(
       c10::DeviceIndex device) override {
     std::vector<torch_cuda::StreamSegmentSize> sizes;

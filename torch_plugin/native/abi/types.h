@@ -4,12 +4,12 @@
 // Invariants: the types are those of the release whose headers are included.
 #pragma once
 
-#include <c10/cuda/CUDACachingAllocator.h>
-
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <c10/cuda/CUDACachingAllocator.h>
 
 namespace nofrag::native {
 

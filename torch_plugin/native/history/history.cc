@@ -1,8 +1,8 @@
 #include "torch_plugin/native/history/history.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
+
+#include <c10/util/Exception.h>
 
 #include "torch_plugin/native/abi/abi.h"
 
@@ -33,8 +33,9 @@ std::uint32_t bit_of(TraceEntry::Action action) {
 std::uint32_t bits_of(const std::vector<std::string>& names) {
   std::uint32_t bits = 0;
   for (const std::string& name : names) {
-    const auto* found = std::find_if(
-        std::begin(kActions), std::end(kActions), [&](const ActionName& a) { return name == a.name; });
+    const auto* found = std::find_if(std::begin(kActions),
+                                     std::end(kActions),
+                                     [&](const ActionName& a) { return name == a.name; });
     TORCH_CHECK(found != std::end(kActions), "Unknown TraceEntry action: ", name);
     bits |= bit_of(found->action);
   }

@@ -62,10 +62,7 @@ class History {
   // Under the mutex of the device that the entry is about.
   void tell_trackers(const TraceEntry& entry) const;
   // Without any lock.
-  void tell_observers(int device,
-                      std::size_t requested,
-                      std::size_t total,
-                      std::size_t free) const;
+  void tell_observers(int device, std::size_t requested, std::size_t total, std::size_t free) const;
 
  private:
   [[nodiscard]] Context take_context() const;
@@ -78,9 +75,9 @@ class History {
   std::atomic<ContextRecorder> recorder_{nullptr};
   std::atomic<std::uint32_t> skipped_{0};  // a bit an action
   mutable std::mutex mutex_;
-  std::size_t most_annotations_ = 1;            // Sync: mutex_
-  std::vector<AnnotationEntry> annotations_;    // Sync: mutex_, a ring
-  std::size_t next_annotation_ = 0;             // Sync: mutex_
+  std::size_t most_annotations_ = 1;                                         // Sync: mutex_
+  std::vector<AnnotationEntry> annotations_;                                 // Sync: mutex_, a ring
+  std::size_t next_annotation_ = 0;                                          // Sync: mutex_
   std::shared_ptr<const Trackers> trackers_ = std::make_shared<Trackers>();  // Sync: mutex_
   std::vector<torch_cuda::OutOfMemoryObserver> observers_;                   // Sync: mutex_
 };

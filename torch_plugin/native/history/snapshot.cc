@@ -76,8 +76,7 @@ struct Piece {
 
 class Segments {
  public:
-  Segments(DeviceState& state, std::vector<SegmentInfo>& result)
-      : state_(state), result_(result) {}
+  Segments(DeviceState& state, std::vector<SegmentInfo>& result) : state_(state), result_(result) {}
 
   // pre: by address.
   void add(const Piece& piece, bool alone) {

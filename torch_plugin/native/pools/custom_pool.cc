@@ -50,10 +50,7 @@ void* CustomPool::reuse(std::size_t size, cudaStream_t stream, std::size_t* give
 }
 
 // The smallest free block of the stream that is large enough, the lowest among equals.
-void* CustomPool::take_free(std::size_t size,
-                            cudaStream_t stream,
-                            bool small,
-                            std::size_t* given) {
+void* CustomPool::take_free(std::size_t size, cudaStream_t stream, bool small, std::size_t* given) {
   Segment* segment = nullptr;
   Span* best = nullptr;
   for (auto& [start, candidate] : segments_) {

@@ -73,9 +73,9 @@ class CustomPool {
   const std::shared_ptr<CUDAAllocator> allocator_;
   std::mutex mutex_;
   bool no_split_ = false;
-  std::map<std::size_t, Segment> segments_;                            // Sync: mutex_
+  std::map<std::size_t, Segment> segments_;                         // Sync: mutex_
   std::map<std::size_t, std::set<cudaStream_t>> streams_of_block_;  // Sync: mutex_
-  std::vector<Waiting> waiting_;                                       // Sync: mutex_
+  std::vector<Waiting> waiting_;                                    // Sync: mutex_
 };
 
 }  // namespace nofrag::native

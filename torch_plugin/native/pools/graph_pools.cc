@@ -1,7 +1,7 @@
 // Private pools, as CUDA graphs, trees of graphs and MemPools use them; checkpoints of them.
-#include <c10/util/Exception.h>
-
 #include <algorithm>
+
+#include <c10/util/Exception.h>
 
 #include "torch_plugin/native/native_allocator.h"
 
@@ -84,10 +84,11 @@ std::shared_ptr<torch_cuda::AllocatorState> NativeAllocator::checkpoint(int ordi
 // Back to what lived then: everything that lives in the pool now is freed, and what lived then is allocated
 // at the same addresses. A block that lives at both moments is in both lists, as PyTorch's callers expect; its
 // memory is not touched.
-CheckpointDelta NativeAllocator::restore(
-    int ordinal, const std::shared_ptr<torch_cuda::AllocatorState>& state) {
+CheckpointDelta NativeAllocator::restore(int ordinal,
+                                         const std::shared_ptr<torch_cuda::AllocatorState>& state) {
   const auto wanted = std::dynamic_pointer_cast<Checkpoint>(state);
-  TORCH_CHECK(wanted != nullptr && wanted->device == ordinal, "Expected a checkpoint of this device");
+  TORCH_CHECK(wanted != nullptr && wanted->device == ordinal,
+              "Expected a checkpoint of this device");
   TORCH_CHECK(pools_.exists(ordinal, wanted->pool), "Could not find private pool id");
   DeviceState& device_state = device(ordinal);
   const Context context = history_.gather(RecordContext::STATE);
@@ -109,10 +110,8 @@ CheckpointDelta NativeAllocator::restore(
     device_state.note_freed(address, context, &freed);
   }
   const ContextOfCall in_call(context);
-  check(nofrag_pool_restore(ordinal,
-                            {wanted->pool.first, wanted->pool.second},
-                            blocks.data(),
-                            blocks.size()));
+  check(nofrag_pool_restore(
+      ordinal, {wanted->pool.first, wanted->pool.second}, blocks.data(), blocks.size()));
   for (const Block& block : wanted->blocks) {
     Block again = block;
     again.context = context;

@@ -1,9 +1,10 @@
 #include "torch_plugin/native/pools/pools.h"
 
-#include <c10/util/Exception.h>
-#include <nofrag/frameworks.h>
-
 #include <algorithm>
+
+#include <c10/util/Exception.h>
+
+#include <nofrag/frameworks.h>
 
 namespace nofrag::native {
 namespace {

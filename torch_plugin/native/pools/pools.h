@@ -47,7 +47,8 @@ class Pools {
   // Custom pools that serve the default pool when memory is short.
   [[nodiscard]] std::vector<Destination> lenders(int device) const;
   // Those of the device with segments of their own.
-  [[nodiscard]] std::vector<std::pair<PoolId, std::shared_ptr<CustomPool>>> custom(int device) const;
+  [[nodiscard]] std::vector<std::pair<PoolId, std::shared_ptr<CustomPool>>> custom(
+      int device) const;
 
  private:
   struct State {
@@ -68,8 +69,8 @@ class Pools {
 
   mutable std::mutex mutex_;
   std::atomic<int> filling_{0};
-  std::map<Key, State> states_;     // Sync: mutex_
-  std::vector<Filling> fillings_;   // Sync: mutex_, innermost last
+  std::map<Key, State> states_;    // Sync: mutex_
+  std::vector<Filling> fillings_;  // Sync: mutex_, innermost last
 };
 
 }  // namespace nofrag::native

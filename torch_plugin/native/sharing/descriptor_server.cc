@@ -1,13 +1,7 @@
 #include "torch_plugin/native/sharing/descriptor_server.h"
 
-#include <c10/util/Exception.h>
-#include <sys/random.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
-#include <unistd.h>
-
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,6 +9,12 @@
 #include <cstddef>
 #include <cstring>
 #include <thread>
+
+#include <c10/util/Exception.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
 
 namespace nofrag::native {
 namespace {
@@ -129,15 +129,18 @@ std::vector<int> receive_descriptors(int socket, std::size_t count) {
   return descriptors;
 }
 
-std::vector<int> ask(const std::string& socket_name, const std::uint64_t* names, std::size_t count) {
+std::vector<int> ask(const std::string& socket_name,
+                     const std::uint64_t* names,
+                     std::size_t count) {
   const Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address;
   const socklen_t length = address_of(socket_name, &address);
   limit_waiting(socket.number());
-  TORCH_CHECK(::connect(socket.number(), reinterpret_cast<const sockaddr*>(&address), length) == 0,
-              "nofrag: the process that shared this CUDA tensor cannot be reached (it has ended, or has "
-              "another network namespace): ",
-              std::strerror(errno));
+  TORCH_CHECK(
+      ::connect(socket.number(), reinterpret_cast<const sockaddr*>(&address), length) == 0,
+      "nofrag: the process that shared this CUDA tensor cannot be reached (it has ended, or has "
+      "another network namespace): ",
+      std::strerror(errno));
   std::vector<std::uint64_t> request{count};
   request.insert(request.end(), names, names + count);
   std::vector<int> descriptors;
@@ -157,8 +160,7 @@ DescriptorServer::DescriptorServer() {
   sockaddr_un address;
   const socklen_t length = address_of(socket_name_, &address);
   const bool listening =
-      listener >= 0 &&
-      ::bind(listener, reinterpret_cast<const sockaddr*>(&address), length) == 0 &&
+      listener >= 0 && ::bind(listener, reinterpret_cast<const sockaddr*>(&address), length) == 0 &&
       ::listen(listener, SOMAXCONN) == 0;
   TORCH_CHECK(listening, "nofrag: no socket to share CUDA tensors through: ", std::strerror(errno));
   // Signals are for the program's own threads.

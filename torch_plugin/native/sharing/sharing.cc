@@ -1,10 +1,12 @@
 #include "torch_plugin/native/sharing/sharing.h"
 
-#include <c10/util/Exception.h>
-#include <nofrag/frameworks.h>
 #include <unistd.h>
 
 #include <cstring>
+
+#include <c10/util/Exception.h>
+
+#include <nofrag/frameworks.h>
 
 namespace nofrag::native {
 namespace {
@@ -83,9 +85,7 @@ bool Sharing::share(void* address, torch_cuda::ShareableHandle* shared) {
   return true;
 }
 
-Sharing::Exported Sharing::export_once(void* address,
-                                       std::uint64_t allocation,
-                                       std::size_t size) {
+Sharing::Exported Sharing::export_once(void* address, std::uint64_t allocation, std::size_t size) {
   {
     const std::lock_guard lock(exports_mutex_);
     if (const auto found = exports_.find(allocation); found != exports_.end()) {
