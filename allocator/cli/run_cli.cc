@@ -49,12 +49,13 @@ void add_format(CLI::App* command, std::string* format, std::optional<std::uint6
 void add_replay(CLI::App& app, ReplayArguments& arguments) {
   CLI::App* command = app.add_subcommand(
       "replay", "Play recorded allocations through allocators and compare what each would hold");
-  command->add_option("TRACE", arguments.traces, "Trace files (--format lists the kinds); - is stdin")
+  command->add_option("TRACE", arguments.traces, "Trace files (csv, csv.gz, nofrag, or what --format lists); - is stdin")
       ->required();
   command
       ->add_option("--allocator",
                    arguments.allocators,
-                   "Comma-separated: nofrag, torch-native, torch-expandable, driver")
+                   "Comma-separated: nofrag, torch-native, torch-expandable, cub-caching, driver, "
+                   "driver-async")
       ->capture_default_str();
   command->add_option(
       "--device",

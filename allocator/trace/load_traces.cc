@@ -19,8 +19,8 @@ constexpr std::size_t kSmallWindow = std::size_t{1} << 12;
 constexpr std::size_t kLookedAt = std::size_t{1} << 16;
 
 constexpr const char* kKnown =
-    "a nofrag or csv trace, a PyTorch snapshot, a torch.profiler trace or memory timeline, an RMM log, "
-    "an Nsight Systems SQLite export, an Umpire replay log or a MiniMalloc instance";
+    "a nofrag trace, csv (time_us,op,id,size,stream), a PyTorch snapshot, a torch.profiler trace or memory "
+    "timeline, an RMM log, an Nsight Systems SQLite export, an Umpire replay log or a MiniMalloc instance";
 
 // `word` as one of the comma-separated words of `line`.
 bool has_column(std::string_view line, std::string_view word) {

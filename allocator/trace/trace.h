@@ -76,7 +76,7 @@ struct Trace {
   std::vector<std::string> site_names;   // call sites, each once
   std::vector<std::uint32_t> sites;      // index into site_names, by block; empty if unknown
   std::vector<TraceMark> marks;          // in the order of their events
-  std::vector<std::string> notes;        // what the source lacks, as sentences for people
+  std::vector<std::string> warnings;     // what the source lacks, as sentences for people
 
   [[nodiscard]] std::uint64_t id_of(std::uint32_t block) const {
     return ids.empty() ? block : ids[block];

@@ -50,6 +50,8 @@ struct PeerConfig {
 // The peers we model or drive ourselves (the nofrag adapter: nofrag_adapter.h).
 std::unique_ptr<ReplayAllocator> make_torch_native_model(const PeerConfig& config);
 std::unique_ptr<ReplayAllocator> make_torch_expandable_model(const PeerConfig& config);
+std::unique_ptr<ReplayAllocator> make_cub_caching_model(const PeerConfig& config);
+std::unique_ptr<ReplayAllocator> make_driver_async_model(const PeerConfig& config);
 // cudaMalloc for every allocation and cudaFree for every free.
 std::unique_ptr<ReplayAllocator> make_driver_peer(const PeerConfig& config);
 

@@ -184,31 +184,31 @@ class EventList::DeviceBuild {
   void add_notes(Trace* trace) const {
     const std::size_t found = existing_.size() - (rest_ > 0 ? 1 : 0);
     if (found > 0) {
-      trace->notes.push_back(
+      trace->warnings.push_back(
           counted(found, "block was", "blocks were") +
           " there before the recording: placed at its start, in no known order");
     }
     if (rest_ > 0) {
-      trace->notes.push_back(std::to_string(rest_) +
+      trace->warnings.push_back(std::to_string(rest_) +
                              " bytes were live before the recording and are not freed in it: one "
                              "block at its start");
     }
     if (missing_frees_ > 0) {
-      trace->notes.push_back(
+      trace->warnings.push_back(
           counted(missing_frees_, "free is", "frees are") +
           " missing (an address was allocated again): placed right before that allocation");
     }
     if (late_frees_ > 0) {
-      trace->notes.push_back(counted(late_frees_, "free was", "frees were") +
+      trace->warnings.push_back(counted(late_frees_, "free was", "frees were") +
                              " recorded after the allocation that reused the address: put before it");
     }
     if (unknown_frees_ > 0) {
-      trace->notes.push_back(
+      trace->warnings.push_back(
           counted(unknown_frees_, "free names an address", "frees name addresses") +
           " of which neither allocation nor size is known: left out");
     }
     if (backwards_ > 0) {
-      trace->notes.push_back(counted(backwards_, "time goes", "times go") +
+      trace->warnings.push_back(counted(backwards_, "time goes", "times go") +
                              " back: raised to the one before, the order is the recorder's");
     }
   }
@@ -369,11 +369,14 @@ bool EventList::build(TraceFormat format, const Rules& rules, std::vector<Trace>
       trace.device = built.size();
     }
     give_sites(sites, &trace);
-    trace.notes.insert(trace.notes.begin(), notes_.begin(), notes_.end());
+    trace.warnings.insert(trace.warnings.begin(), notes_.begin(), notes_.end());
     device = {};
     if (!trace.events.empty()) {
       built.push_back(std::move(trace));
     }
+  }
+  if (built.empty()) {
+    return refuse("frees of unknown blocks and nothing else", "at least one allocation", 0);
   }
   *traces = std::move(built);
   return true;

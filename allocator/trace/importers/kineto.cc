@@ -235,7 +235,7 @@ ImportError KinetoHandler::build(std::vector<Trace>* traces) {
     for (const auto& [device, peak] : stated_peak_) {
       if (traces->size() == 1 && stated_peak_.size() == 1 &&
           round_up(Bytes(peak), kTraceRounding) != trace.peak_live) {
-        trace.notes.push_back("the source counts a peak of " + std::to_string(peak) +
+        trace.warnings.push_back("the source counts a peak of " + std::to_string(peak) +
                               " bytes, its events add up to " +
                               std::to_string(trace.peak_live.count()));
       }

@@ -168,9 +168,9 @@ ImportError MinimallocReader::read(std::vector<Trace>* traces) {
   if (!trace_of_lifetimes(std::move(lifetimes_), TraceFormat::kMinimalloc, &trace, &problem)) {
     return error_at_line(name_, problem.place, problem.found, problem.expected);
   }
-  trace.notes.emplace_back("times have no unit: one is taken for a microsecond; there are no streams");
+  trace.warnings.emplace_back("times have no unit: one is taken for a microsecond; there are no streams");
   if (has_gaps_) {
-    trace.notes.emplace_back("gaps in the life of buffers are not used: each is taken for live throughout");
+    trace.warnings.emplace_back("gaps in the life of buffers are not used: each is taken for live throughout");
   }
   traces->assign(1, std::move(trace));
   return std::nullopt;

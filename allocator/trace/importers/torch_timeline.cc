@@ -93,6 +93,11 @@ class TimelineHandler final : public JsonHandler {
   // The first list is an event like the others, if it is a timeline of events.
   bool finish() {
     if (is_totals) {
+      for (const std::int64_t time : times) {
+        if (time > (std::int64_t{1} << 53)) {
+          return fail(name_, "time " + std::to_string(time), "microseconds of at most 2^53");
+        }
+      }
       return times.size() == totals.size() ||
              fail(name_,
                   std::to_string(times.size()) + " times and " + std::to_string(totals.size()) + " sizes",
@@ -302,7 +307,7 @@ ImportError import_torch_timeline(ByteWindow& input,
   if (trace.events.empty()) {
     return error_at_byte(name, 0, "a timeline in which nothing is ever live", kExpected);
   }
-  trace.notes = std::move(notes);
+  trace.warnings = std::move(notes);
   traces->assign(1, std::move(trace));
   return std::nullopt;
 }

@@ -48,7 +48,7 @@ TEST(BadImport, SaysWhereAndWhatWasExpected) {
       {"SQLite format 3 and no more", {"", TraceFormat::kAuto, "byte 0: found a database that cannot be read"}},
       {"\x80\x04}.", {"", TraceFormat::kAuto, "'segments' is missing"}},
       {"\x80\x04N.", {"", TraceFormat::kAuto, "found a pickle of None"}},
-      {"hello\n", {"", TraceFormat::kAuto, "bad:1: found 'hello'; expected a nofrag or csv trace, a PyTorch"}},
+      {"hello\n", {"", TraceFormat::kAuto, "bad:1: found 'hello'; expected a nofrag trace, csv (time_us"}},
       {"hello\n", {"", TraceFormat::kRmm, "bad:1: found 'hello'; expected the header"}},
       {mini + "0,1,5,10\n", {"", TraceFormat::kRmm, "a file of the format minimalloc; expected rmm, as --format"}},
       {"", {"", TraceFormat::kAuto, "found an empty file"}},

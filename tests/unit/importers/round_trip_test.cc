@@ -115,7 +115,7 @@ TEST(RoundTrip, TorchSnapshot) {
     const std::string pickle = to_torch({trace});
     const Trace back = read_one(pickle);
     EXPECT_EQ(all_lines(back), all_lines(trace));
-    EXPECT_TRUE(back.notes.empty()) << back.notes[0];
+    EXPECT_TRUE(back.warnings.empty()) << back.warnings[0];
     ASSERT_EQ(back.marks.size(), trace.marks.size());
     for (std::size_t i = 0; i < trace.marks.size(); ++i) {
       EXPECT_EQ(back.marks[i].event, trace.marks[i].event);
