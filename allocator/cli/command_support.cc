@@ -122,14 +122,17 @@ std::vector<Trace> load_or_throw(const std::string& path,
       }
     }
     if (chosen.empty()) {
-      throw UsageError(fmt::format(
-          "--trace-device {}: {} has events of the devices {}", *device, path, fmt::join(known, ", ")));
+      throw UsageError(fmt::format("--trace-device {}: {} has events of the devices {}",
+                                   *device,
+                                   path,
+                                   fmt::join(known, ", ")));
     }
     traces = std::move(chosen);
   }
   for (const Trace& trace : traces) {
     for (const std::string& note : trace.warnings) {
-      fmt::print(stderr, "nofrag: note: {}: {}\n", describe_trace(path, trace, traces.size()), note);
+      fmt::print(
+          stderr, "nofrag: note: {}: {}\n", describe_trace(path, trace, traces.size()), note);
     }
   }
   return traces;

@@ -37,9 +37,10 @@ void add_switch(CLI::App* command, const char* name, bool* value, const char* do
 
 void add_format(CLI::App* command, std::string* format, std::optional<std::uint64_t>* device) {
   command
-      ->add_option("--format",
-                   *format,
-                   "auto, nofrag, csv, torch, kineto, torch-timeline, rmm, nsys, umpire or minimalloc")
+      ->add_option(
+          "--format",
+          *format,
+          "auto, nofrag, csv, torch, kineto, torch-timeline, rmm, nsys, umpire or minimalloc")
       ->capture_default_str();
   command->add_option("--trace-device",
                       *device,
@@ -49,7 +50,10 @@ void add_format(CLI::App* command, std::string* format, std::optional<std::uint6
 void add_replay(CLI::App& app, ReplayArguments& arguments) {
   CLI::App* command = app.add_subcommand(
       "replay", "Play recorded allocations through allocators and compare what each would hold");
-  command->add_option("TRACE", arguments.traces, "Trace files (csv, csv.gz, nofrag, or what --format lists); - is stdin")
+  command
+      ->add_option("TRACE",
+                   arguments.traces,
+                   "Trace files (csv, csv.gz, nofrag, or what --format lists); - is stdin")
       ->required();
   command
       ->add_option("--allocator",
@@ -88,11 +92,9 @@ void add_replay(CLI::App& app, ReplayArguments& arguments) {
 }
 
 void add_convert(CLI::App& app, ConvertArguments& arguments) {
-  CLI::App* command =
-      app.add_subcommand("convert", "Rewrite a trace in another format");
+  CLI::App* command = app.add_subcommand("convert", "Rewrite a trace in another format");
   command->add_option("IN", arguments.input, "Trace to read; - is stdin")->required();
-  command
-      ->add_option("--to", arguments.to, "nofrag, csv, torch-snapshot, perfetto or minimalloc")
+  command->add_option("--to", arguments.to, "nofrag, csv, torch-snapshot, perfetto or minimalloc")
       ->required();
   command
       ->add_option(

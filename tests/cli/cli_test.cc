@@ -112,7 +112,8 @@ TEST_F(CliTest, BadUsageExitsWith2AndNamesTheNearest) {
   for (const char* to : {"auto", "foo"}) {
     expect_refused(std::string("convert good.csv --to ") + to + " out",
                    2,
-                   {"--to: unknown trace format '", "(known: nofrag, csv, torch-snapshot, perfetto, minimalloc)"});
+                   {"--to: unknown trace format '",
+                    "(known: nofrag, csv, torch-snapshot, perfetto, minimalloc)"});
   }
   expect_refused("convert good.csv out", 2, {"--to"});
   expect_refused("doctor --device cuda:99", 2, {"cuda:99"});
@@ -282,7 +283,9 @@ TEST_F(CliTest, BadTracesExitWith3AndSayWhere) {
   }
   expect_refused("replay missing.csv", 3, {"missing.csv: found no readable file"});
   expect_refused("replay .", 3, {"directory"});
-  expect_refused("replay good.csv --format nofrag", 3, {"good.csv: byte 0", "the format csv; expected nofrag"});
+  expect_refused("replay good.csv --format nofrag",
+                 3,
+                 {"good.csv: byte 0", "the format csv; expected nofrag"});
 }
 
 TEST_F(CliTest, ReplayPrintsATableAndExits0) {

@@ -11,8 +11,8 @@ namespace nofrag {
 namespace {
 
 constexpr std::uint64_t kGrowth = 8;
-constexpr std::uint64_t kSmallestBin = 512;           // 8^3
-constexpr std::uint64_t kLargestBin = 8ULL << 18;      // 8^7
+constexpr std::uint64_t kSmallestBin = 512;        // 8^3
+constexpr std::uint64_t kLargestBin = 8ULL << 18;  // 8^7
 constexpr std::uint64_t kMostCached = 3 * kLargestBin - 1;
 
 class CubCaching final : public ReplayAllocator {

@@ -108,7 +108,8 @@ class EventList::DeviceBuild {
     if (rules_.late_frees) {
       const auto late = late_.find(event.address);
       if (late != late_.end()) {
-        const bool same = event.size == kUnknownSize || blocks_[late->second.block].size == event.size;
+        const bool same =
+            event.size == kUnknownSize || blocks_[late->second.block].size == event.size;
         const bool in_time = i - late->second.seen_at <= kLateness;
         missing_frees_ += same && in_time ? 0 : 1;
         late_.erase(late);
@@ -189,9 +190,10 @@ class EventList::DeviceBuild {
           " there before the recording: placed at its start, in no known order");
     }
     if (rest_ > 0) {
-      trace->warnings.push_back(std::to_string(rest_) +
-                             " bytes were live before the recording and are not freed in it: one "
-                             "block at its start");
+      trace->warnings.push_back(
+          std::to_string(rest_) +
+          " bytes were live before the recording and are not freed in it: one "
+          "block at its start");
     }
     if (missing_frees_ > 0) {
       trace->warnings.push_back(
@@ -199,8 +201,9 @@ class EventList::DeviceBuild {
           " missing (an address was allocated again): placed right before that allocation");
     }
     if (late_frees_ > 0) {
-      trace->warnings.push_back(counted(late_frees_, "free was", "frees were") +
-                             " recorded after the allocation that reused the address: put before it");
+      trace->warnings.push_back(
+          counted(late_frees_, "free was", "frees were") +
+          " recorded after the allocation that reused the address: put before it");
     }
     if (unknown_frees_ > 0) {
       trace->warnings.push_back(
@@ -209,7 +212,7 @@ class EventList::DeviceBuild {
     }
     if (backwards_ > 0) {
       trace->warnings.push_back(counted(backwards_, "time goes", "times go") +
-                             " back: raised to the one before, the order is the recorder's");
+                                " back: raised to the one before, the order is the recorder's");
     }
   }
 
@@ -245,7 +248,8 @@ bool EventList::check(const Event& event) {
                   event.place);
   }
   if (event.size != kUnknownSize && event.size > kLargestSize) {
-    return refuse("size " + std::to_string(event.size), "a size of at most 2^60 bytes", event.place);
+    return refuse(
+        "size " + std::to_string(event.size), "a size of at most 2^60 bytes", event.place);
   }
   if (event.time_us > kLatestTime) {
     return refuse("time " + std::to_string(event.time_us) + " us",
@@ -288,8 +292,8 @@ void EventList::add_mark(std::uint32_t device, TraceMark mark) {
 }
 
 std::uint32_t EventList::site(std::string_view name) {
-  const auto [at, is_new] = site_numbers_.try_emplace(
-      std::string(name), static_cast<std::uint32_t>(site_names_.size()));
+  const auto [at, is_new] =
+      site_numbers_.try_emplace(std::string(name), static_cast<std::uint32_t>(site_names_.size()));
   if (is_new) {
     site_names_.emplace_back(name);
   }

@@ -8,7 +8,7 @@ namespace {
 
 TEST(Bounds, LargeBlocksHaveGranulesOfTheirOwn) {
   TraceBuilder builder(TraceUnit::kEvent);
-  ASSERT_TRUE(builder.add_allocation(0, 0, (3 * kMiB).count(), 0));         // 4 MiB
+  ASSERT_TRUE(builder.add_allocation(0, 0, (3 * kMiB).count(), 0));        // 4 MiB
   ASSERT_TRUE(builder.add_allocation(0, 1, (2 * kMiB).count() - 512, 0));  // small
   ASSERT_TRUE(builder.add_allocation(0, 2, 512, 0));                       // beside it
   ASSERT_TRUE(builder.add_allocation(0, 3, 1, 0));                         // one granule more

@@ -35,7 +35,8 @@ class OtherPeers : public testing::Test {
   std::uint64_t calls(DriverCall call) { return driver_->ledger().count(call); }
   void TearDown() override {
     EXPECT_TRUE(model_->retire(other_).ok());
-    EXPECT_EQ(driver_->physical_in_use(DeviceOrdinal(0)), model_->reserved()) << "the model miscounts";
+    EXPECT_EQ(driver_->physical_in_use(DeviceOrdinal(0)), model_->reserved())
+        << "the model miscounts";
     model_.reset();
     EXPECT_TRUE(driver_->stream_destroy(DeviceOrdinal(0), other_).ok());
     EXPECT_TRUE(driver_->leaks().none());
