@@ -101,12 +101,13 @@ void ReplaySession::finish(std::string_view allocator) {
 
 ReplayRun ReplaySession::run(std::string_view allocator,
                              std::optional<Bytes> capacity,
-                             const ReplayProgress& progress) {
+                             const ReplayProgress& progress,
+                             ReplayObserver* observer) {
   ReplayRun run;
   if (TorchProcess* process = torch(allocator); process != nullptr) {
     run = process->run(capacity, capacity.value_or(device_memory_));
   } else {
-    run = run_here(allocator, capacity, progress);
+    run = run_here(allocator, capacity, progress, observer);
   }
   run.allocator = std::string(allocator);
   run.device = target_.text();
@@ -116,7 +117,8 @@ ReplayRun ReplaySession::run(std::string_view allocator,
 
 ReplayRun ReplaySession::run_here(std::string_view allocator,
                                   std::optional<Bytes> capacity,
-                                  const ReplayProgress& progress) {
+                                  const ReplayProgress& progress,
+                                  ReplayObserver* observer) {
   const DeviceSession session = target_.open({capacity, settings_.stream_lag_us});
   PeerConfig config;
   config.driver = session.driver.get();
@@ -144,6 +146,7 @@ ReplayRun ReplaySession::run_here(std::string_view allocator,
   const std::unique_ptr<ReplayAllocator> made =
       make_allocator(allocator, config, settings_.options);
   target.allocator = made.get();
+  target.observer = observer;
   replay_trace(trace_, target, progress, &run);
   const Status closed = streams.value()->close(*made);
   if (!closed.ok() && run.fault.empty()) {
