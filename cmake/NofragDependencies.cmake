@@ -25,6 +25,12 @@ target_include_directories(nofrag_zstd INTERFACE ${NOFRAG_ZSTD_INCLUDE})
 # Nsight Systems' exports (allocator/trace/importers/nsys_sqlite.cc).
 find_package(SQLite3 REQUIRED)
 
+# Charts of `nofrag report`, carried by the program.
+find_file(NOFRAG_CHART_JS chart.min.js PATHS /usr/share/javascript/chart.js NO_DEFAULT_PATH)
+if(NOT NOFRAG_CHART_JS)
+  message(FATAL_ERROR "chart.min.js was not found (Debian: libjs-chart.js, or -DNOFRAG_CHART_JS=FILE)")
+endif()
+
 # The command line program.
 find_package(CLI11 REQUIRED)
 find_package(fmt REQUIRED)

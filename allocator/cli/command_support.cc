@@ -61,16 +61,21 @@ TraceFormat parse_input_format(std::string_view text) {
 }
 
 TraceFormat parse_output_format(std::string_view text) {
-  if (text == "torch-snapshot") {
-    return TraceFormat::kTorch;
+  const std::pair<std::string_view, TraceFormat> known[] = {
+      {"nofrag", TraceFormat::kNofrag},
+      {"csv", TraceFormat::kCsv},
+      {"torch-snapshot", TraceFormat::kTorch},
+      {"perfetto", TraceFormat::kPerfetto},
+      {"minimalloc", TraceFormat::kMinimalloc},
+  };
+  std::vector<std::string_view> names;
+  for (const auto& [name, format] : known) {
+    if (text == name) {
+      return format;
+    }
+    names.push_back(name);
   }
-  return parse_trace_format("--to",
-                            text,
-                            {TraceFormat::kNofrag,
-                             TraceFormat::kCsv,
-                             TraceFormat::kTorch,
-                             TraceFormat::kPerfetto,
-                             TraceFormat::kMinimalloc});
+  throw UsageError(fmt::format("--to: {}", unknown_name("trace format", text, names)));
 }
 
 GivenOptions nofrag_options(const std::string& conf) {
@@ -117,14 +122,17 @@ std::vector<Trace> load_or_throw(const std::string& path,
       }
     }
     if (chosen.empty()) {
-      throw UsageError(fmt::format(
-          "--trace-device {}: {} has events of the devices {}", *device, path, fmt::join(known, ", ")));
+      throw UsageError(fmt::format("--trace-device {}: {} has events of the devices {}",
+                                   *device,
+                                   path,
+                                   fmt::join(known, ", ")));
     }
     traces = std::move(chosen);
   }
   for (const Trace& trace : traces) {
-    for (const std::string& note : trace.notes) {
-      fmt::print(stderr, "nofrag: note: {}: {}\n", describe_trace(path, trace, traces.size()), note);
+    for (const std::string& note : trace.warnings) {
+      fmt::print(
+          stderr, "nofrag: note: {}: {}\n", describe_trace(path, trace, traces.size()), note);
     }
   }
   return traces;

@@ -31,10 +31,13 @@ struct ReplayArguments {
   std::string format = "auto";
   std::optional<std::uint64_t> trace_device;
   std::string json;
+  std::string html;  // also a page of it
   double stream_lag_us = 500;
   bool quiet = false;
 };
 ExitCode run_replay(const ReplayArguments& arguments);
+// Writes the page and no table. A run out of memory is what the page shows, and no failure.
+ExitCode run_report(const ReplayArguments& arguments);
 
 struct ConvertArguments {
   std::string input;

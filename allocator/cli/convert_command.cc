@@ -130,7 +130,8 @@ bool write_traces(const std::vector<Trace>& traces,
       return export_perfetto(traces, sink);
     case TraceFormat::kMinimalloc:
       if (!times_order_events(the_one(traces, arguments))) {
-        std::fprintf(stderr, "nofrag: note: times do not order the events: their numbers stand for them\n");
+        std::fprintf(stderr,
+                     "nofrag: note: times do not order the events: their numbers stand for them\n");
       }
       return export_minimalloc(the_one(traces, arguments), sink);
     case TraceFormat::kCsv:

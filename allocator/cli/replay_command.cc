@@ -9,6 +9,7 @@
 #include "cli/replay/capacity.h"
 #include "cli/replay/replay_report.h"
 #include "cli/replay/replay_session.h"
+#include "cli/report/report_page.h"
 
 namespace nofrag {
 namespace {
@@ -74,8 +75,11 @@ std::string short_name(const std::string& path) {
 TraceReport replay_one(const std::string& path,
                        const Trace& trace,
                        const Plan& plan,
-                       bool with_min_capacity,
-                       Progress& progress) {
+                       const ReplayArguments& arguments,
+                       Progress& progress,
+                       nlohmann::ordered_json* details) {
+  const bool with_min_capacity = arguments.min_capacity;
+  RunObservers observers;
   TraceReport report;
   report.trace = summarize(path, trace);
   ReplaySession session(trace, plan.target, plan.settings);
@@ -90,7 +94,8 @@ TraceReport replay_one(const std::string& path,
   const auto update = [&](std::uint64_t done) { progress.update(done); };
   for (const std::string& allocator : plan.allocators) {
     progress.begin(fmt::format("{}: {}", short_name(path), allocator), trace.events.size());
-    report.runs.push_back(session.run(allocator, capacity, update));
+    observers.push_back(arguments.html.empty() ? nullptr : make_report_observer(trace));
+    report.runs.push_back(session.run(allocator, capacity, update, observers.back().get()));
     if (with_min_capacity) {
       progress.begin(
           fmt::format("{}: {}, smallest capacity, this try", short_name(path), allocator),
@@ -102,6 +107,9 @@ TraceReport replay_one(const std::string& path,
     session.finish(allocator);
   }
   progress.clear();
+  if (!arguments.html.empty()) {
+    details->push_back(report_details(trace, report, observers));
+  }
   for (const std::string& note : session.notes()) {
     fmt::print(stderr, "nofrag: note: {}\n", note);
   }
@@ -110,14 +118,17 @@ TraceReport replay_one(const std::string& path,
 
 }  // namespace
 
-ExitCode run_replay(const ReplayArguments& arguments) {
+namespace {
+
+ExitCode replay(const ReplayArguments& arguments, bool with_table) {
   const Plan plan(arguments);
   Progress progress(!arguments.quiet);
   std::vector<TraceReport> reports;
+  nlohmann::ordered_json details = nlohmann::ordered_json::array();
   for (const std::string& path : arguments.traces) {
     const std::vector<Trace> traces = load_or_throw(path, plan.format, arguments.trace_device);
     for (const Trace& trace : traces) {
-      reports.push_back(replay_one(path, trace, plan, arguments.min_capacity, progress));
+      reports.push_back(replay_one(path, trace, plan, arguments, progress, &details));
       reports.back().trace.several_devices = traces.size() > 1;
     }
   }
@@ -127,7 +138,10 @@ ExitCode run_replay(const ReplayArguments& arguments) {
         arguments.json,
         replay_json(reports).dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   }
-  if (!arguments.quiet && arguments.json != "-") {
+  if (!arguments.html.empty()) {
+    write_output(arguments.html, report_page(reports, details));
+  }
+  if (with_table && arguments.json != "-" && arguments.html != "-") {
     write_output("-", replay_table(reports));
   }
   for (const TraceReport& report : reports) {
@@ -142,6 +156,17 @@ ExitCode run_replay(const ReplayArguments& arguments) {
         r.runs.begin(), r.runs.end(), [](const ReplayRun& run) { return run.completed; });
   });
   return all_completed ? ExitCode::kOk : ExitCode::kOutOfMemory;
+}
+
+}  // namespace
+
+ExitCode run_replay(const ReplayArguments& arguments) {
+  return replay(arguments, !arguments.quiet);
+}
+
+ExitCode run_report(const ReplayArguments& arguments) {
+  const ExitCode code = replay(arguments, false);
+  return code == ExitCode::kOutOfMemory ? ExitCode::kOk : code;
 }
 
 }  // namespace nofrag

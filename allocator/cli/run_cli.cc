@@ -17,6 +17,7 @@ constexpr const char* kExamples =
     "Examples:\n"
     "  nofrag replay bench/traces/gpt_varlen.nofrag\n"
     "  nofrag replay trace.csv.gz --capacity 1.05x --min-capacity --json result.json\n"
+    "  nofrag report snapshot.pickle -o report.html\n"
     "  nofrag convert trace.csv.gz --to nofrag trace.nofrag\n"
     "  nofrag doctor\n"
     "  nofrag explain < oom.log\n"
@@ -37,24 +38,28 @@ void add_switch(CLI::App* command, const char* name, bool* value, const char* do
 
 void add_format(CLI::App* command, std::string* format, std::optional<std::uint64_t>* device) {
   command
-      ->add_option("--format",
-                   *format,
-                   "auto, nofrag, csv, torch, kineto, torch-timeline, rmm, nsys, umpire or minimalloc")
+      ->add_option(
+          "--format",
+          *format,
+          "auto, nofrag, csv, torch, kineto, torch-timeline, rmm, nsys, umpire or minimalloc")
       ->capture_default_str();
   command->add_option("--trace-device",
                       *device,
                       "Of a trace of several devices, only the events of this one (default: all)");
 }
 
-void add_replay(CLI::App& app, ReplayArguments& arguments) {
-  CLI::App* command = app.add_subcommand(
-      "replay", "Play recorded allocations through allocators and compare what each would hold");
-  command->add_option("TRACE", arguments.traces, "Trace files (--format lists the kinds); - is stdin")
+// What replay and report have in common: which traces, through what, on what.
+void add_replay_options(CLI::App* command, ReplayArguments& arguments) {
+  command
+      ->add_option("TRACE",
+                   arguments.traces,
+                   "Trace files (csv, csv.gz, nofrag, or what --format lists); - is stdin")
       ->required();
   command
       ->add_option("--allocator",
                    arguments.allocators,
-                   "Comma-separated: nofrag, torch-native, torch-expandable, driver")
+                   "Comma-separated: nofrag, torch-native, torch-expandable, cub-caching, driver, "
+                   "driver-async")
       ->capture_default_str();
   command->add_option(
       "--device",
@@ -83,15 +88,32 @@ void add_replay(CLI::App& app, ReplayArguments& arguments) {
                    "Simulated devices: microseconds until work queued on a stream is done")
       ->check(not_empty)
       ->capture_default_str();
+}
+
+void add_replay(CLI::App& app, ReplayArguments& arguments) {
+  CLI::App* command = app.add_subcommand(
+      "replay", "Play recorded allocations through allocators and compare what each would hold");
+  add_replay_options(command, arguments);
+  command->add_option("--html", arguments.html, "Also write a page of it, as report does")
+      ->check(not_empty);
   add_switch(command, "--quiet", &arguments.quiet, "No table and no progress");
 }
 
+void add_report(CLI::App& app, ReplayArguments& arguments) {
+  CLI::App* command = app.add_subcommand(
+      "report",
+      "The same as one HTML page: memory over time, address map, blocks, sizes, lifetimes");
+  add_replay_options(command, arguments);
+  command->add_option("-o,--output", arguments.html, "The page to write; - is stdout")
+      ->required()
+      ->check(not_empty);
+  add_switch(command, "--quiet", &arguments.quiet, "No progress");
+}
+
 void add_convert(CLI::App& app, ConvertArguments& arguments) {
-  CLI::App* command =
-      app.add_subcommand("convert", "Rewrite a trace in another format");
+  CLI::App* command = app.add_subcommand("convert", "Rewrite a trace in another format");
   command->add_option("IN", arguments.input, "Trace to read; - is stdin")->required();
-  command
-      ->add_option("--to", arguments.to, "nofrag, csv, torch-snapshot, perfetto or minimalloc")
+  command->add_option("--to", arguments.to, "nofrag, csv, torch-snapshot, perfetto or minimalloc")
       ->required();
   command
       ->add_option(
@@ -164,6 +186,7 @@ struct CommandLine {
   CLI::App app{"nofrag: how much GPU memory a job really needs, and what allocators make of it",
                "nofrag"};
   ReplayArguments replay;
+  ReplayArguments report;
   ConvertArguments convert;
   DoctorArguments doctor;
   ExplainArguments explain;
@@ -174,6 +197,7 @@ struct CommandLine {
     app.require_subcommand(0, 1);
     app.allow_extras();
     add_replay(app, replay);
+    add_report(app, report);
     add_convert(app, convert);
     add_doctor(app, doctor);
     add_explain(app, explain);
@@ -185,6 +209,9 @@ struct CommandLine {
   ExitCode run() {
     if (app.got_subcommand("replay")) {
       return run_replay(replay);
+    }
+    if (app.got_subcommand("report")) {
+      return run_report(report);
     }
     if (app.got_subcommand("convert")) {
       return run_convert(convert);

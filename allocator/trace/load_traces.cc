@@ -19,8 +19,10 @@ constexpr std::size_t kSmallWindow = std::size_t{1} << 12;
 constexpr std::size_t kLookedAt = std::size_t{1} << 16;
 
 constexpr const char* kKnown =
-    "a nofrag or csv trace, a PyTorch snapshot, a torch.profiler trace or memory timeline, an RMM log, "
-    "an Nsight Systems SQLite export, an Umpire replay log or a MiniMalloc instance";
+    "a nofrag trace, csv (time_us,op,id,size,stream), a PyTorch snapshot, a torch.profiler trace "
+    "or memory "
+    "timeline, an RMM log, an Nsight Systems SQLite export, an Umpire replay log or a MiniMalloc "
+    "instance";
 
 // `word` as one of the comma-separated words of `line`.
 bool has_column(std::string_view line, std::string_view word) {
@@ -67,7 +69,8 @@ TraceFormat recognise_text(std::string_view text) {
   text.remove_prefix(start);
   if (text[0] == '{') {
     line = text.substr(0, text.find('\n'));
-    const bool umpire = holds(line, "\"kind\"") && holds(line, "\"event\"") && holds(line, "\"payload\"");
+    const bool umpire =
+        holds(line, "\"kind\"") && holds(line, "\"event\"") && holds(line, "\"payload\"");
     const bool new_umpire = holds(line, "\"category\"") && holds(line, "\"timestamp\"") &&
                             holds(line, "\"tags\"") && !holds(line, "traceEvents");
     return umpire || new_umpire ? TraceFormat::kUmpire : TraceFormat::kKineto;
@@ -94,9 +97,9 @@ std::optional<TraceError> read_own(ByteWindow& input,
                                    TraceFormat format,
                                    std::vector<Trace>* traces) {
   Trace trace;
-  const std::optional<TraceError> error = format == TraceFormat::kNofrag
-                                              ? read_packed(input, name, &trace)
-                                              : read_csv(input, name, &trace);
+  std::optional<TraceError> error = format == TraceFormat::kNofrag
+                                        ? read_packed(input, name, &trace)
+                                        : read_csv(input, name, &trace);
   if (!error) {
     traces->clear();
     traces->push_back(std::move(trace));
@@ -163,7 +166,8 @@ TraceFormat recognise_trace(std::string_view first_bytes) {
   if (first_bytes.starts_with("SQLite format 3")) {
     return TraceFormat::kNsys;
   }
-  if (first_bytes.size() > 1 && first_bytes[0] == '\x80' && first_bytes[1] >= 2 && first_bytes[1] <= 5) {
+  if (first_bytes.size() > 1 && first_bytes[0] == '\x80' && first_bytes[1] >= 2 &&
+      first_bytes[1] <= 5) {
     return TraceFormat::kTorch;
   }
   return recognise_text(first_bytes);

@@ -56,7 +56,7 @@ struct TraceMark {
   Kind kind = Kind::kOutOfMemory;
   std::uint64_t event = 0;  // happened before the event of this index
   std::uint64_t time_us = 0;
-  std::uint64_t requested = 0;             // bytes
+  std::uint64_t requested = 0;              // bytes
   std::optional<std::uint64_t> free_bytes;  // what the driver had left, where the recorder says so
 };
 
@@ -71,12 +71,12 @@ struct Trace {
   Bytes live_at_end;
 
   // What only some formats know.
-  std::uint64_t device = 0;              // the recorder's number of the device
-  std::string device_name;               // where a number does not tell devices apart; else empty
-  std::vector<std::string> site_names;   // call sites, each once
-  std::vector<std::uint32_t> sites;      // index into site_names, by block; empty if unknown
-  std::vector<TraceMark> marks;          // in the order of their events
-  std::vector<std::string> notes;        // what the source lacks, as sentences for people
+  std::uint64_t device = 0;             // the recorder's number of the device
+  std::string device_name;              // where a number does not tell devices apart; else empty
+  std::vector<std::string> site_names;  // call sites, each once
+  std::vector<std::uint32_t> sites;     // index into site_names, by block; empty if unknown
+  std::vector<TraceMark> marks;         // in the order of their events
+  std::vector<std::string> warnings;    // what the source lacks, as sentences for people
 
   [[nodiscard]] std::uint64_t id_of(std::uint32_t block) const {
     return ids.empty() ? block : ids[block];

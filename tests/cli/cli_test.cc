@@ -102,7 +102,8 @@ TEST_F(CliTest, BadUsageExitsWith2AndNamesTheNearest) {
   expect_refused("replay good.csv --conf handle_size:huge", 2, {"handle_size", "huge"});
   expect_refused("replay good.csv --capacity lots", 2, {"--capacity 'lots'", "24GiB", "1.02x"});
   expect_refused("replay good.csv --capacity -1x", 2, {"--capacity '-1x'"});
-  expect_refused("replay good.csv --format rmm", 2, {"unknown trace format 'rmm'", "nofrag"});
+  expect_refused(
+      "replay good.csv --format rrm", 2, {"unknown trace format 'rrm'; did you mean 'rmm'?"});
   expect_refused("replay good.csv --stream-lag -5", 2, {"--stream-lag"});
   expect_refused("replay good.csv --stream-lag soon", 2, {"--stream-lag"});
   expect_refused("replay good.csv --stream-lag ''", 2, {"--stream-lag: its value is empty"});
@@ -111,7 +112,8 @@ TEST_F(CliTest, BadUsageExitsWith2AndNamesTheNearest) {
   for (const char* to : {"auto", "foo"}) {
     expect_refused(std::string("convert good.csv --to ") + to + " out",
                    2,
-                   {"--to: unknown trace format '", "(known: csv, nofrag)"});
+                   {"--to: unknown trace format '",
+                    "(known: nofrag, csv, torch-snapshot, perfetto, minimalloc)"});
   }
   expect_refused("convert good.csv out", 2, {"--to"});
   expect_refused("doctor --device cuda:99", 2, {"cuda:99"});
@@ -123,7 +125,7 @@ TEST_F(CliTest, MessagesNameTheOptionAndWhatToDo) {
       "replay", 2, {"replay: TRACE is missing (", "csv.gz", "see 'nofrag replay --help'"});
   expect_refused("convert", 2, {"convert: IN is missing (", "see 'nofrag convert --help'"});
   expect_refused("convert good.csv --to csv", 2, {"convert: OUT is missing ("});
-  expect_refused("convert good.csv out", 2, {"convert: --to is missing (csv or nofrag)"});
+  expect_refused("convert good.csv out", 2, {"convert: --to is missing (nofrag, csv, "});
   expect_refused("replay good.csv --capacity", 2, {"--capacity: its value is missing (", "24GiB"});
   expect_refused("replay good.csv --device a --device b", 2, {"--device: given more than once"});
   expect_refused(
@@ -247,7 +249,7 @@ struct BadTrace {
 TEST_F(CliTest, BadTracesExitWith3AndSayWhere) {
   const std::string header = "time_us,op,id,size,stream\n";
   const std::vector<BadTrace> table = {
-      {"empty", "", {"bad:1: found an empty file", "expected the header"}},
+      {"empty", "", {"bad:1: found an empty file", "expected a nofrag trace"}},
       {"header only", header, {"bad:1", "no events"}},
       {"double free",
        header + "1,a,0,9,0\n2,f,0,9,0\n3,f,0,9,0\n",
@@ -258,7 +260,7 @@ TEST_F(CliTest, BadTracesExitWith3AndSayWhere) {
        std::string("\x7f"
                    "ELF\x02\x01\x01\x00\x00",
                    9),
-       {"bad:1:", "\\x7fELF"}},
+       {"bad: byte 0:", "\\x7fELF"}},
       {"text", "hello\nworld\n", {"bad:1:", "'hello'", "time_us,op,id,size,stream"}},
       {"truncated gzip",
        std::string("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03", 10),
@@ -281,7 +283,9 @@ TEST_F(CliTest, BadTracesExitWith3AndSayWhere) {
   }
   expect_refused("replay missing.csv", 3, {"missing.csv: found no readable file"});
   expect_refused("replay .", 3, {"directory"});
-  expect_refused("replay good.csv --format nofrag", 3, {"good.csv: byte 0", "'time_us,'"});
+  expect_refused("replay good.csv --format nofrag",
+                 3,
+                 {"good.csv: byte 0", "the format csv; expected nofrag"});
 }
 
 TEST_F(CliTest, ReplayPrintsATableAndExits0) {

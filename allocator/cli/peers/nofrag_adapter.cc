@@ -36,6 +36,10 @@ class NofragAdapter final : public ReplayAllocator {
 
   Status retire(StreamId stream) override { return allocator_->retire_stream(stream); }
 
+  [[nodiscard]] VirtAddr address(std::uint32_t block) const override {
+    return live_[block].address;
+  }
+  [[nodiscard]] Bytes pending() const override { return allocator_->stats().pending; }
   [[nodiscard]] Bytes reserved() const override { return allocator_->stats().reserved; }
   [[nodiscard]] Bytes peak_reserved() const override { return allocator_->stats().peak_reserved; }
   [[nodiscard]] Bytes free_granules() const override { return allocator_->stats().free_handles; }

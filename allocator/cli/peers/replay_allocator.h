@@ -32,6 +32,10 @@ class ReplayAllocator {
   // Called when nothing more comes on `stream` but frees, before it is destroyed.
   virtual Status retire(StreamId /*stream*/) { return {}; }
 
+  // Where a live block lies, for pictures; null where the allocator does not say.
+  [[nodiscard]] virtual VirtAddr address(std::uint32_t /*block*/) const { return {}; }
+  // Bytes freed that another stream's work may still touch; for pictures. Zero where it is not known.
+  [[nodiscard]] virtual Bytes pending() const { return {}; }
   [[nodiscard]] virtual Bytes reserved() const = 0;
   [[nodiscard]] virtual Bytes peak_reserved() const = 0;
   // Bytes held in granules (or handles, for an allocator that thinks in handles) of which not one
@@ -50,6 +54,8 @@ struct PeerConfig {
 // The peers we model or drive ourselves (the nofrag adapter: nofrag_adapter.h).
 std::unique_ptr<ReplayAllocator> make_torch_native_model(const PeerConfig& config);
 std::unique_ptr<ReplayAllocator> make_torch_expandable_model(const PeerConfig& config);
+std::unique_ptr<ReplayAllocator> make_cub_caching_model(const PeerConfig& config);
+std::unique_ptr<ReplayAllocator> make_driver_async_model(const PeerConfig& config);
 // cudaMalloc for every allocation and cudaFree for every free.
 std::unique_ptr<ReplayAllocator> make_driver_peer(const PeerConfig& config);
 

@@ -28,6 +28,9 @@ class TorchModel : public ReplayAllocator {
 
   Status allocate(std::uint32_t block, Bytes size, StreamId stream) override;
   Status free(std::uint32_t block, StreamId stream) override;
+  [[nodiscard]] VirtAddr address(std::uint32_t block) const override {
+    return VirtAddr(blocks_[live_[block]].address);
+  }
   [[nodiscard]] Bytes reserved() const override { return Bytes(reserved_); }
   [[nodiscard]] Bytes peak_reserved() const override { return Bytes(peak_reserved_); }
   [[nodiscard]] Bytes free_granules() const override;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include <nlohmann/json.hpp>
@@ -90,7 +91,7 @@ ordered_json oom_json(const std::optional<ReplayOom>& oom) {
 
 ordered_json run_json(const TraceSummary& trace, const ReplayRun& run) {
   ordered_json out = {{"allocator", run.allocator}, {"device", run.device}};
-  if (run.allocator.rfind("torch-", 0) == 0) {
+  if (run.is_model || run.allocator.rfind("torch-", 0) == 0) {
     out["model"] = run.is_model;
   }
   out["capacity_bytes"] = nullptr;
@@ -104,6 +105,8 @@ ordered_json run_json(const TraceSummary& trace, const ReplayRun& run) {
   }
   out["peak_reserved_bytes"] = run.peak_reserved.count();
   out["reserved_over_live"] = ratio(run.peak_reserved, trace.peak_live);
+  out["lower_bound_bytes"] = trace.peak_live.count();
+  out["granule_bound_bytes"] = trace.granule_bound.count();
   out["driver_us"] = nullptr;
   out["driver_us_percent_of_trace"] = nullptr;
   out["driver_us_quarters"] = nullptr;
@@ -142,8 +145,18 @@ ordered_json trace_json(const TraceReport& report) {
                       {"peak_live_bytes", trace.peak_live.count()},
                       {"live_at_end_bytes", trace.live_at_end.count()},
                       {"duration_us", trace.duration_us},
+                      {"granule_bound_bytes", trace.granule_bound.count()},
                       {"runs", ordered_json::array()},
                       {"min_capacity", ordered_json::array()}};
+  if (trace.several_devices) {
+    out["trace_device"] = trace.device;
+    if (!trace.device_name.empty()) {
+      out["trace_device_name"] = trace.device_name;
+    }
+  }
+  if (!trace.warnings.empty()) {
+    out["warnings"] = trace.warnings;
+  }
   for (const ReplayRun& run : report.runs) {
     out["runs"].push_back(run_json(trace, run));
   }
@@ -161,6 +174,26 @@ ordered_json trace_json(const TraceReport& report) {
 
 }  // namespace
 
+// Blocks of a granule or more have whole granules of their own; what is smaller is packed without loss.
+Bytes granule_bound(const Trace& trace) {
+  constexpr Bytes kGranule = 2 * kMiB;
+  Bytes large;
+  Bytes small;
+  Bytes most;
+  for (const TraceEvent& event : trace.events) {
+    const Bytes held = round_up(Bytes(event.size), kTraceRounding);
+    Bytes& sum = held >= kGranule ? large : small;
+    const Bytes part = held >= kGranule ? round_up(held, kGranule) : held;
+    if (event.is_free()) {
+      sum -= part;
+    } else {
+      sum += part;
+      most = std::max(most, large + round_up(small, kGranule));
+    }
+  }
+  return most;
+}
+
 TraceSummary summarize(const std::string& path, const Trace& trace) {
   return {path,
           trace.format,
@@ -171,11 +204,11 @@ TraceSummary summarize(const std::string& path, const Trace& trace) {
           trace.peak_live,
           trace.live_at_end,
           trace.duration_us(),
-          round_up(trace.peak_live, 2 * kMiB),
+          granule_bound(trace),
           trace.device,
           trace.device_name,
           false,
-          trace.notes};
+          trace.warnings};
 }
 
 ordered_json replay_json(const std::vector<TraceReport>& reports) {

@@ -31,13 +31,16 @@ struct TraceSummary {
   Bytes peak_live;
   Bytes live_at_end;
   std::uint64_t duration_us = 0;
-  Bytes peak_live_granules;  // most 2 MiB granules that the live bytes could be packed into at once
+  // What an allocator holds at least that never puts two blocks of a granule or more into one granule.
+  Bytes granule_bound{};
   std::uint64_t device = 0;
-  std::string device_name;
+  std::string device_name{};
   bool several_devices = false;  // the file has others too
-  std::vector<std::string> notes;
+  std::vector<std::string> warnings{};
 };
 TraceSummary summarize(const std::string& path, const Trace& trace);
+// The bound of TraceSummary, for granules of 2 MiB.
+Bytes granule_bound(const Trace& trace);
 
 struct TraceReport {
   TraceSummary trace;

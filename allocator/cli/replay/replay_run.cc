@@ -64,6 +64,9 @@ class Player {
       if (!status.ok()) [[unlikely]] {
         break;
       }
+      if (target_.observer != nullptr && !event.is_free()) {
+        target_.observer->allocated(event.block, target_.allocator->address(event.block));
+      }
     }
     run_->host_ns += thread_cpu_ns() - before;
     run_->events_replayed += i - first;
@@ -128,9 +131,14 @@ void replay_trace(const Trace& trace,
   for (unsigned quarter = 0; quarter < 4 && going; ++quarter) {
     const std::size_t last = quarter_start(trace, quarter + 1);
     for (std::size_t at = quarter_start(trace, quarter); at < last && going;) {
-      const std::size_t stop = std::min(last, at + kProgressEvery);
+      const std::uint64_t step =
+          target.observer == nullptr ? kProgressEvery : target.observer->every();
+      const std::size_t stop = std::min(last, at + step);
       going = player.play(at, stop);
       at = stop;
+      if (target.observer != nullptr) {
+        target.observer->look(run->events_replayed, *target.allocator);
+      }
       if (progress) {
         progress(run->events_replayed);
       }

@@ -55,6 +55,20 @@ struct ReplayRun {
 // Called now and then with the number of events done.
 using ReplayProgress = std::function<void(std::uint64_t events_done)>;
 
+// Looks on while a trace is played, for pictures.
+class ReplayObserver {
+ public:
+  ReplayObserver() = default;
+  ReplayObserver(const ReplayObserver&) = delete;
+  ReplayObserver& operator=(const ReplayObserver&) = delete;
+  virtual ~ReplayObserver() = default;
+
+  // How many events to play between two looks.
+  [[nodiscard]] virtual std::uint64_t every() const = 0;
+  virtual void look(std::uint64_t events_done, const ReplayAllocator& allocator) = 0;
+  virtual void allocated(std::uint32_t block, VirtAddr address) = 0;
+};
+
 struct ReplayTarget {
   ReplayAllocator* allocator = nullptr;
   Driver* driver = nullptr;
@@ -62,6 +76,7 @@ struct ReplayTarget {
   DeviceOrdinal device;
   Bytes capacity;                 // what could be held at most, for the verdict at the end
   std::vector<StreamId> streams;  // by the trace's stream numbers
+  ReplayObserver* observer = nullptr;
 };
 
 // Fills the outcome fields of `run`.

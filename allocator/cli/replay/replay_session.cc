@@ -15,7 +15,9 @@ namespace {
 constexpr std::string_view kNofrag = "nofrag";
 constexpr std::string_view kTorchNative = "torch-native";
 constexpr std::string_view kTorchExpandable = "torch-expandable";
+constexpr std::string_view kCubCaching = "cub-caching";
 constexpr std::string_view kDriver = "driver";
+constexpr std::string_view kDriverAsync = "driver-async";
 
 bool is_torch(std::string_view allocator) {
   return allocator == kTorchNative || allocator == kTorchExpandable;
@@ -33,6 +35,12 @@ std::unique_ptr<ReplayAllocator> make_allocator(std::string_view name,
     }
     return make_torch_expandable_model(config);
   }
+  if (name == kCubCaching) {
+    return make_cub_caching_model(config);
+  }
+  if (name == kDriverAsync) {
+    return make_driver_async_model(config);
+  }
   if (name == kDriver) {
     return make_driver_peer(config);
   }
@@ -47,7 +55,7 @@ std::unique_ptr<ReplayAllocator> make_allocator(std::string_view name,
 
 const std::vector<std::string_view>& replay_allocators() {
   static const std::vector<std::string_view> names = {
-      kNofrag, kTorchNative, kTorchExpandable, kDriver};
+      kNofrag, kTorchNative, kTorchExpandable, kCubCaching, kDriver, kDriverAsync};
   return names;
 }
 
@@ -93,12 +101,13 @@ void ReplaySession::finish(std::string_view allocator) {
 
 ReplayRun ReplaySession::run(std::string_view allocator,
                              std::optional<Bytes> capacity,
-                             const ReplayProgress& progress) {
+                             const ReplayProgress& progress,
+                             ReplayObserver* observer) {
   ReplayRun run;
   if (TorchProcess* process = torch(allocator); process != nullptr) {
     run = process->run(capacity, capacity.value_or(device_memory_));
   } else {
-    run = run_here(allocator, capacity, progress);
+    run = run_here(allocator, capacity, progress, observer);
   }
   run.allocator = std::string(allocator);
   run.device = target_.text();
@@ -108,7 +117,8 @@ ReplayRun ReplaySession::run(std::string_view allocator,
 
 ReplayRun ReplaySession::run_here(std::string_view allocator,
                                   std::optional<Bytes> capacity,
-                                  const ReplayProgress& progress) {
+                                  const ReplayProgress& progress,
+                                  ReplayObserver* observer) {
   const DeviceSession session = target_.open({capacity, settings_.stream_lag_us});
   PeerConfig config;
   config.driver = session.driver.get();
@@ -132,10 +142,11 @@ ReplayRun ReplaySession::run_here(std::string_view allocator,
   }
   target.streams = streams.value()->ids();
   ReplayRun run;
-  run.is_model = is_torch(allocator);
+  run.is_model = is_torch(allocator) || allocator == kCubCaching || allocator == kDriverAsync;
   const std::unique_ptr<ReplayAllocator> made =
       make_allocator(allocator, config, settings_.options);
   target.allocator = made.get();
+  target.observer = observer;
   replay_trace(trace_, target, progress, &run);
   const Status closed = streams.value()->close(*made);
   if (!closed.ok() && run.fault.empty()) {

@@ -38,7 +38,8 @@ class ReplaySession {
 
   ReplayRun run(std::string_view allocator,
                 std::optional<Bytes> capacity,
-                const ReplayProgress& progress);
+                const ReplayProgress& progress,
+                ReplayObserver* observer = nullptr);
   // `free_run` is the run without a limit, if there was one. Nothing: no capacity found.
   std::optional<Bytes> min_capacity(std::string_view allocator,
                                     const ReplayRun* free_run,
@@ -52,7 +53,8 @@ class ReplaySession {
  private:
   ReplayRun run_here(std::string_view allocator,
                      std::optional<Bytes> capacity,
-                     const ReplayProgress& progress);
+                     const ReplayProgress& progress,
+                     ReplayObserver* observer);
   // The real PyTorch on a cuda device; nullptr where there is none.
   TorchProcess* torch(std::string_view allocator);
   void note(const std::string& text);

@@ -108,17 +108,47 @@ std::string oom_lines(const ReplayRun& run) {
       oom.cause);
 }
 
+// What no allocator can beat, and what one can hardly beat that shares no granule between large blocks.
+std::string bound_lines(const TraceSummary& trace, bool with_min) {
+  if (trace.peak_live.is_zero()) {
+    return "";
+  }
+  Row live;
+  live.allocator = "(peak live)";
+  live.reserved = human_bytes(trace.peak_live);
+  live.ratio = "1.000";
+  live.outcome = "lower bound";
+  Row granules;
+  granules.allocator = "(whole granules)";
+  granules.reserved = human_bytes(trace.granule_bound);
+  granules.ratio = fmt::format("{:.3f}", ratio_of(trace.granule_bound, trace.peak_live));
+  granules.outcome = "bound without sharing";
+  if (with_min) {
+    live.min_capacity = granules.min_capacity = "-";
+  }
+  return line(live, with_min) + line(granules, with_min);
+}
+
 // A path that would not fit keeps its end.
 std::string shortened(const std::string& path) {
   constexpr std::size_t kMost = 96;
   return path.size() <= kMost ? path : "..." + path.substr(path.size() - kMost + 3);
 }
 
+std::string device_of(const TraceSummary& trace) {
+  std::string text = shortened(trace.path);
+  if (trace.several_devices) {
+    text += trace.device_name.empty() ? fmt::format(", device {}", trace.device)
+                                      : ", " + trace.device_name;
+  }
+  return text;
+}
+
 std::string trace_part(const TraceReport& report) {
   const TraceSummary& trace = report.trace;
   const bool with_min = !report.min_capacity.empty();
   std::string text = fmt::format("{}\n  {}, {}, {:.1f} s; peak live {}",
-                                 shortened(trace.path),
+                                 device_of(trace),
                                  plural(trace.events, "event"),
                                  plural(trace.streams, "stream"),
                                  static_cast<double>(trace.duration_us) / 1e6,
@@ -143,6 +173,7 @@ std::string trace_part(const TraceReport& report) {
   for (const ReplayRun& run : report.runs) {
     text += line(row_of(report, run), with_min);
   }
+  text += bound_lines(trace, with_min);
   for (const ReplayRun& run : report.runs) {
     text += oom_lines(run);
   }
@@ -162,7 +193,8 @@ std::string legend(const std::vector<TraceReport>& reports) {
       "Lower is better in every column. peak reserved: most memory held from the driver;\n"
       "res./live: that over what the job itself had live at its peak (1.000 = not a byte lost);\n"
       "driver ms, % time: time in driver calls, and as a share of the recorded job;\n"
-      "ns/event: host CPU time of one allocation or free.";
+      "ns/event: host CPU time of one allocation or free. (peak live) bounds every allocator,\n"
+      "(whole granules) those that give each block of 2 MiB or more granules of its own.";
   if (with_min) {
     text += "\nmin/live: smallest device on which the job completes, over peak live.";
   }

@@ -1,7 +1,7 @@
 // AddressPlan: addresses for blocks of a trace that has none.
 //
-// Owns: the addresses, by block. Best fit, lowest address among equals, so that the plan stays small. Layer:
-// trace. Units: bytes from 0; each block takes its size rounded up to 512, at least 512, so that no two live
+// Owns: the addresses, by block. Best fit, lowest address among equals, so that the plan stays small.
+// Layer: trace. Units: bytes from 0; each block takes its size rounded up to 512, at least 512, so that no two live
 // blocks have one address. Threads: none. Failure: none. Cost: O(log free pieces) an event.
 #pragma once
 

@@ -171,7 +171,9 @@ class DeviceWriter {
         allocated += AddressPlan::held(sizes[block]);
       }
     }
-    std::sort(live.begin(), live.end(), [](const Live& a, const Live& b) { return a.address < b.address; });
+    std::sort(live.begin(), live.end(), [](const Live& a, const Live& b) {
+      return a.address < b.address;
+    });
     out_.open_dict();
     out_.entry("device", ordinal_);
     out_.entry("address", kBase);
@@ -194,7 +196,8 @@ class DeviceWriter {
     std::size_t written = 0;
     for (const Live& one : live) {
       write_gap(at, one.address);
-      write_block(one.address, AddressPlan::held(one.size), one.size, "active_allocated", one.block);
+      write_block(
+          one.address, AddressPlan::held(one.size), one.size, "active_allocated", one.block);
       at = one.address + AddressPlan::held(one.size);
       if (++written % kBatch == 0) {
         out_.next_batch();

@@ -108,7 +108,8 @@ class EventList::DeviceBuild {
     if (rules_.late_frees) {
       const auto late = late_.find(event.address);
       if (late != late_.end()) {
-        const bool same = event.size == kUnknownSize || blocks_[late->second.block].size == event.size;
+        const bool same =
+            event.size == kUnknownSize || blocks_[late->second.block].size == event.size;
         const bool in_time = i - late->second.seen_at <= kLateness;
         missing_frees_ += same && in_time ? 0 : 1;
         late_.erase(late);
@@ -184,32 +185,34 @@ class EventList::DeviceBuild {
   void add_notes(Trace* trace) const {
     const std::size_t found = existing_.size() - (rest_ > 0 ? 1 : 0);
     if (found > 0) {
-      trace->notes.push_back(
+      trace->warnings.push_back(
           counted(found, "block was", "blocks were") +
           " there before the recording: placed at its start, in no known order");
     }
     if (rest_ > 0) {
-      trace->notes.push_back(std::to_string(rest_) +
-                             " bytes were live before the recording and are not freed in it: one "
-                             "block at its start");
+      trace->warnings.push_back(
+          std::to_string(rest_) +
+          " bytes were live before the recording and are not freed in it: one "
+          "block at its start");
     }
     if (missing_frees_ > 0) {
-      trace->notes.push_back(
+      trace->warnings.push_back(
           counted(missing_frees_, "free is", "frees are") +
           " missing (an address was allocated again): placed right before that allocation");
     }
     if (late_frees_ > 0) {
-      trace->notes.push_back(counted(late_frees_, "free was", "frees were") +
-                             " recorded after the allocation that reused the address: put before it");
+      trace->warnings.push_back(
+          counted(late_frees_, "free was", "frees were") +
+          " recorded after the allocation that reused the address: put before it");
     }
     if (unknown_frees_ > 0) {
-      trace->notes.push_back(
+      trace->warnings.push_back(
           counted(unknown_frees_, "free names an address", "frees name addresses") +
           " of which neither allocation nor size is known: left out");
     }
     if (backwards_ > 0) {
-      trace->notes.push_back(counted(backwards_, "time goes", "times go") +
-                             " back: raised to the one before, the order is the recorder's");
+      trace->warnings.push_back(counted(backwards_, "time goes", "times go") +
+                                " back: raised to the one before, the order is the recorder's");
     }
   }
 
@@ -245,7 +248,8 @@ bool EventList::check(const Event& event) {
                   event.place);
   }
   if (event.size != kUnknownSize && event.size > kLargestSize) {
-    return refuse("size " + std::to_string(event.size), "a size of at most 2^60 bytes", event.place);
+    return refuse(
+        "size " + std::to_string(event.size), "a size of at most 2^60 bytes", event.place);
   }
   if (event.time_us > kLatestTime) {
     return refuse("time " + std::to_string(event.time_us) + " us",
@@ -288,8 +292,8 @@ void EventList::add_mark(std::uint32_t device, TraceMark mark) {
 }
 
 std::uint32_t EventList::site(std::string_view name) {
-  const auto [at, is_new] = site_numbers_.try_emplace(
-      std::string(name), static_cast<std::uint32_t>(site_names_.size()));
+  const auto [at, is_new] =
+      site_numbers_.try_emplace(std::string(name), static_cast<std::uint32_t>(site_names_.size()));
   if (is_new) {
     site_names_.emplace_back(name);
   }
@@ -369,11 +373,14 @@ bool EventList::build(TraceFormat format, const Rules& rules, std::vector<Trace>
       trace.device = built.size();
     }
     give_sites(sites, &trace);
-    trace.notes.insert(trace.notes.begin(), notes_.begin(), notes_.end());
+    trace.warnings.insert(trace.warnings.begin(), notes_.begin(), notes_.end());
     device = {};
     if (!trace.events.empty()) {
       built.push_back(std::move(trace));
     }
+  }
+  if (built.empty()) {
+    return refuse("frees of unknown blocks and nothing else", "at least one allocation", 0);
   }
   *traces = std::move(built);
   return true;

@@ -2,7 +2,7 @@
 //
 // Owns: the events of all devices of one source, in its order. Foreign recordings name blocks by address,
 // begin in the middle of a job and may lack events: build() finds out which free ends which block, puts
-// blocks that were there before the recording at its start, and says in Trace::notes what was missing and
+// blocks that were there before the recording at its start, and says in Trace::warnings what was missing and
 // what stands in its place. Nothing is filled in that a note does not name. Layer: trace. Units: bytes,
 // microseconds on the recorder's clock. Threads: none. Failure: add and build return false and fill
 // problem(). Cost: 64 bytes an event, two hash lookups.

@@ -21,21 +21,36 @@ namespace nofrag {
 
 using ImportError = std::optional<TraceError>;
 
-ImportError import_torch_snapshot(ByteWindow& input, const std::string& name, std::vector<Trace>* traces);
+ImportError import_torch_snapshot(ByteWindow& input,
+                                  const std::string& name,
+                                  std::vector<Trace>* traces);
 ImportError import_kineto(ByteWindow& input, const std::string& name, std::vector<Trace>* traces);
-ImportError import_torch_timeline(ByteWindow& input, const std::string& name, std::vector<Trace>* traces);
+ImportError import_torch_timeline(ByteWindow& input,
+                                  const std::string& name,
+                                  std::vector<Trace>* traces);
 ImportError import_rmm(ByteWindow& input, const std::string& name, std::vector<Trace>* traces);
 ImportError import_nsys(ByteWindow& input, const std::string& name, std::vector<Trace>* traces);
 ImportError import_umpire(ByteWindow& input, const std::string& name, std::vector<Trace>* traces);
-ImportError import_minimalloc(ByteWindow& input, const std::string& name, std::vector<Trace>* traces);
+ImportError import_minimalloc(ByteWindow& input,
+                              const std::string& name,
+                              std::vector<Trace>* traces);
 
 // Everything that is left of the input.
 ImportError read_all(ByteWindow& input, std::string* bytes);
 
 // Errors of each kind of place.
-TraceError error_at_line(const std::string& name, std::uint64_t line, std::string found, std::string expected);
-TraceError error_at_byte(const std::string& name, std::uint64_t byte, std::string found, std::string expected);
-TraceError error_at_row(const std::string& name, std::uint64_t row, std::string found, std::string expected);
+TraceError error_at_line(const std::string& name,
+                         std::uint64_t line,
+                         std::string found,
+                         std::string expected);
+TraceError error_at_byte(const std::string& name,
+                         std::uint64_t byte,
+                         std::string found,
+                         std::string expected);
+TraceError error_at_row(const std::string& name,
+                        std::uint64_t row,
+                        std::string found,
+                        std::string expected);
 
 // "1 event", "3 events".
 std::string counted(std::uint64_t count, const char* one, const char* many);

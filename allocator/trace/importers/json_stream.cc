@@ -41,11 +41,13 @@ class Cursor {
 // What nlohmann's reader takes for a place in the text.
 class CursorIterator {
  public:
+  // NOLINTBEGIN(readability-identifier-naming): the names that the standard gives them
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
   using difference_type = std::ptrdiff_t;
   using pointer = const char*;
   using reference = char;
+  // NOLINTEND(readability-identifier-naming)
 
   CursorIterator() = default;
   explicit CursorIterator(Cursor* cursor) : cursor_(cursor) {}
@@ -107,7 +109,10 @@ bool JsonHandler::fail(const std::string& name, std::string found, std::string e
 // Turns the library's calls into ours.
 class JsonReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  JsonReader(JsonHandler& handler, Cursor& cursor, const std::string& name, const std::string& expected)
+  JsonReader(JsonHandler& handler,
+             Cursor& cursor,
+             const std::string& name,
+             const std::string& expected)
       : handler_(handler), cursor_(cursor), name_(name), expected_(expected) {}
 
   bool null() override { return give({}); }
@@ -197,8 +202,7 @@ std::optional<TraceError> read_json(ByteWindow& input,
                                     JsonHandler& handler) {
   Cursor cursor(input);
   JsonReader reader(handler, cursor, name, expected);
-  const bool whole =
-      nlohmann::json::sax_parse(CursorIterator(&cursor), CursorIterator(), &reader);
+  const bool whole = nlohmann::json::sax_parse(CursorIterator(&cursor), CursorIterator(), &reader);
   if (input.source_error()) {
     return input.source_error();
   }

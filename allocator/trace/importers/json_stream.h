@@ -18,10 +18,10 @@ namespace nofrag {
 struct JsonScalar {
   enum class Kind : unsigned char { kNull, kBool, kInteger, kUnsigned, kFraction, kText };
   Kind kind = Kind::kNull;
-  std::int64_t integer = 0;         // kInteger: below 0
-  std::uint64_t whole = 0;          // kUnsigned
-  double fraction = 0;              // kFraction
-  std::string_view text;            // kText, kFraction: as it stands in the file
+  std::int64_t integer = 0;  // kInteger: below 0
+  std::uint64_t whole = 0;   // kUnsigned
+  double fraction = 0;       // kFraction
+  std::string_view text;     // kText, kFraction: as it stands in the file
 
   // A whole number from 0 on, also where it stands as a text.
   [[nodiscard]] std::optional<std::uint64_t> as_unsigned() const;

@@ -169,9 +169,10 @@ bool KinetoHandler::finish_event() {
                 "a trace of PyTorch 1.9 or later, which records addresses");
   }
   if (!fields_.time_ns) {
-    return fail(name_,
-                fields_.bad_time ? "a [memory] event with a bad 'ts'" : "a [memory] event without 'ts'",
-                "'ts': microseconds from 0 to 2^53");
+    return fail(
+        name_,
+        fields_.bad_time ? "a [memory] event with a bad 'ts'" : "a [memory] event without 'ts'",
+        "'ts': microseconds from 0 to 2^53");
   }
   MemoryEvent event;
   event.time_ns = *fields_.time_ns;
@@ -190,7 +191,8 @@ bool KinetoHandler::finish_event() {
 
 ImportError KinetoHandler::build(std::vector<Trace>* traces) {
   if (memory_.empty()) {
-    std::string found = seen_events_ ? "a trace without one [memory] event" : "JSON without 'traceEvents'";
+    std::string found =
+        seen_events_ ? "a trace without one [memory] event" : "JSON without 'traceEvents'";
     if (of_the_host_ > 0) {
       found = "[memory] events of the CPU only (" + std::to_string(of_the_host_) + ")";
     }
@@ -216,8 +218,7 @@ ImportError KinetoHandler::build(std::vector<Trace>* traces) {
     one.place = event.place;
     one.device = event.device;
     if (!(event.is_free ? events_.add_free(one) : events_.add_allocation(one))) {
-      return error_at_byte(
-          name_, event.place, events_.problem().found, events_.problem().expected);
+      return error_at_byte(name_, event.place, events_.problem().found, events_.problem().expected);
     }
   }
   memory_ = {};
@@ -235,9 +236,9 @@ ImportError KinetoHandler::build(std::vector<Trace>* traces) {
     for (const auto& [device, peak] : stated_peak_) {
       if (traces->size() == 1 && stated_peak_.size() == 1 &&
           round_up(Bytes(peak), kTraceRounding) != trace.peak_live) {
-        trace.notes.push_back("the source counts a peak of " + std::to_string(peak) +
-                              " bytes, its events add up to " +
-                              std::to_string(trace.peak_live.count()));
+        trace.warnings.push_back("the source counts a peak of " + std::to_string(peak) +
+                                 " bytes, its events add up to " +
+                                 std::to_string(trace.peak_live.count()));
       }
     }
   }

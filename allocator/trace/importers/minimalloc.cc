@@ -10,7 +10,8 @@ namespace nofrag {
 namespace {
 
 constexpr const char* kExpected =
-    "a header with the columns id, lower, upper (or start, end) and size, as in MiniMalloc's instances";
+    "a header with the columns id, lower, upper (or start, end) and size, as in MiniMalloc's "
+    "instances";
 constexpr std::size_t kLongestLine = 65536;  // gaps may be many
 
 enum Column : std::size_t { kId, kLower, kUpper, kSize, kColumns };
@@ -36,8 +37,8 @@ class MinimallocReader {
 
  private:
   bool fail(std::string found, std::string expected) {
-    error_ = error_at_line(name_, std::max<std::uint64_t>(lines_.number(), 1), std::move(found),
-                           std::move(expected));
+    error_ = error_at_line(
+        name_, std::max<std::uint64_t>(lines_.number(), 1), std::move(found), std::move(expected));
     return false;
   }
   bool read_header(std::string_view line);
@@ -88,7 +89,8 @@ bool MinimallocReader::read_header(std::string_view line) {
   }
   for (const bool one : known) {
     if (!one) {
-      return fail("a header " + quoted_for_message(line) + " in which a column is missing", kExpected);
+      return fail("a header " + quoted_for_message(line) + " in which a column is missing",
+                  kExpected);
     }
   }
   return true;
@@ -107,7 +109,8 @@ bool MinimallocReader::number(std::string_view text, const char* column, std::ui
 bool MinimallocReader::read_buffer(std::string_view line) {
   const std::vector<std::string_view> fields = split(line);
   if (fields.size() != columns_) {
-    return fail(std::to_string(fields.size()) + " columns", std::to_string(columns_) + ", as in the header");
+    return fail(std::to_string(fields.size()) + " columns",
+                std::to_string(columns_) + ", as in the header");
   }
   Lifetime one;
   one.place = lines_.number();
@@ -120,14 +123,15 @@ bool MinimallocReader::read_buffer(std::string_view line) {
     ++one.end;
   }
   if (one.end <= one.begin || one.end == kNeverEnds) {
-    return fail("a buffer that lives from " + std::to_string(one.begin) + " to " +
-                    std::to_string(one.end),
-                "an end after the beginning");
+    return fail(
+        "a buffer that lives from " + std::to_string(one.begin) + " to " + std::to_string(one.end),
+        "an end after the beginning");
   }
   const std::string id(fields[column_[kId]]);
   const auto [at, is_new] = ids_.try_emplace(id, one.place);
   if (!is_new) {
-    return fail("id " + quoted_for_message(id) + " again (first on line " + std::to_string(at->second) + ")",
+    return fail("id " + quoted_for_message(id) + " again (first on line " +
+                    std::to_string(at->second) + ")",
                 "an id never used before");
   }
   const std::optional<std::uint64_t> as_number = parse_unsigned(id);
@@ -168,17 +172,22 @@ ImportError MinimallocReader::read(std::vector<Trace>* traces) {
   if (!trace_of_lifetimes(std::move(lifetimes_), TraceFormat::kMinimalloc, &trace, &problem)) {
     return error_at_line(name_, problem.place, problem.found, problem.expected);
   }
-  trace.notes.emplace_back("times have no unit: one is taken for a microsecond; there are no streams");
+  trace.warnings.emplace_back(
+      "times have no unit: one is taken for a microsecond; there are no streams");
   if (has_gaps_) {
-    trace.notes.emplace_back("gaps in the life of buffers are not used: each is taken for live throughout");
+    trace.warnings.emplace_back(
+        "gaps in the life of buffers are not used: each is taken for live throughout");
   }
-  traces->assign(1, std::move(trace));
+  traces->clear();
+  traces->push_back(std::move(trace));
   return std::nullopt;
 }
 
 }  // namespace
 
-ImportError import_minimalloc(ByteWindow& input, const std::string& name, std::vector<Trace>* traces) {
+ImportError import_minimalloc(ByteWindow& input,
+                              const std::string& name,
+                              std::vector<Trace>* traces) {
   return MinimallocReader(input, name).read(traces);
 }
 

@@ -1,10 +1,10 @@
 // Nsight Systems, exported to SQLite: cudaMalloc-level events of the table CUDA_GPU_MEMORY_USAGE_EVENTS.
-#include <sqlite3.h>
-
 #include <limits>
 #include <memory>
 #include <unordered_set>
 #include <utility>
+
+#include <sqlite3.h>
 
 #include "trace/importers/importer.h"
 
@@ -13,7 +13,8 @@ namespace {
 
 constexpr const char* kTable = "CUDA_GPU_MEMORY_USAGE_EVENTS";
 constexpr const char* kExpected =
-    "an export of Nsight Systems (nsys export --type sqlite) recorded with --cuda-memory-usage=true";
+    "an export of Nsight Systems (nsys export --type sqlite) recorded with "
+    "--cuda-memory-usage=true";
 constexpr std::int64_t kAllocation = 0;
 constexpr std::int64_t kDeallocation = 1;
 // Kinds of memory that lie on the device and that an allocator would hold.
@@ -113,13 +114,15 @@ bool NsysReader::open() {
 }
 
 bool NsysReader::find_columns() {
-  const Statement kind = prepare(std::string("SELECT type FROM sqlite_master WHERE name='") + kTable + "'");
+  const Statement kind =
+      prepare(std::string("SELECT type FROM sqlite_master WHERE name='") + kTable + "'");
   if (kind == nullptr) {
     return false;
   }
   const int found = sqlite3_step(kind.get());
   if (found != SQLITE_ROW && found != SQLITE_DONE) {
-    return fail(std::string("a damaged database (") + sqlite3_errmsg(database_.get()) + ")", kExpected);
+    return fail(std::string("a damaged database (") + sqlite3_errmsg(database_.get()) + ")",
+                kExpected);
   }
   const unsigned char* type = found == SQLITE_ROW ? sqlite3_column_text(kind.get(), 0) : nullptr;
   if (type == nullptr || std::string_view(reinterpret_cast<const char*>(type)) != "table") {
@@ -145,7 +148,8 @@ bool NsysReader::find_columns() {
 bool NsysReader::read_row(sqlite3_stmt* row, std::uint64_t number) {
   for (int column = 0; column < 4; ++column) {
     if (sqlite3_column_type(row, column) != SQLITE_INTEGER) {
-      return fail_row(number, "a time, an address, a size or a kind that is no whole number", "whole numbers");
+      return fail_row(
+          number, "a time, an address, a size or a kind that is no whole number", "whole numbers");
     }
   }
   const std::int64_t start = sqlite3_column_int64(row, 0);
@@ -184,10 +188,10 @@ bool NsysReader::read_row(sqlite3_stmt* row, std::uint64_t number) {
 }
 
 bool NsysReader::read_rows() {
-  const Statement rows = prepare("SELECT start, address, bytes, memKind, memoryOperationType, " +
-                                 column_or_zero("streamId") + ", " + column_or_zero("globalPid") +
-                                 ", " + column_or_zero("deviceId") + ", rowid FROM " + kTable +
-                                 " ORDER BY start, rowid");
+  const Statement rows =
+      prepare("SELECT start, address, bytes, memKind, memoryOperationType, " +
+              column_or_zero("streamId") + ", " + column_or_zero("globalPid") + ", " +
+              column_or_zero("deviceId") + ", rowid FROM " + kTable + " ORDER BY start, rowid");
   if (rows == nullptr) {
     return false;
   }
@@ -197,7 +201,8 @@ bool NsysReader::read_rows() {
       return true;
     }
     if (got != SQLITE_ROW) {
-      return fail(std::string("a damaged database (") + sqlite3_errmsg(database_.get()) + ")", kExpected);
+      return fail(std::string("a damaged database (") + sqlite3_errmsg(database_.get()) + ")",
+                  kExpected);
     }
     if (!read_row(rows.get(), static_cast<std::uint64_t>(sqlite3_column_int64(rows.get(), 8)))) {
       return false;
@@ -210,12 +215,15 @@ ImportError NsysReader::read(std::vector<Trace>* traces) {
     return error_;
   }
   if (events_.empty()) {
-    return error_at_byte(name_,
-                         0,
-                         "no event of device memory (" + std::to_string(other_memory_) + " of other kinds)",
-                         kExpected);
+    return error_at_byte(
+        name_,
+        0,
+        "no event of device memory (" + std::to_string(other_memory_) + " of other kinds)",
+        kExpected);
   }
-  events_.note("what the driver was asked for (cudaMalloc and its kin), not what an allocator above it served");
+  events_.note(
+      "what the driver was asked for (cudaMalloc and its kin), not what an allocator above it "
+      "served");
   if (other_memory_ > 0) {
     events_.note(counted(other_memory_, "event", "events") +
                  " of host, managed or static memory left out");

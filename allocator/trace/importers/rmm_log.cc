@@ -135,7 +135,8 @@ bool RmmReader::read_line(std::string_view line) {
   }
   if (*pointer == 0) {
     ++empty_;  // allocations of no bytes have no address
-    return *size == 0 || fail("a null pointer for " + std::to_string(*size) + " bytes", "an address");
+    return *size == 0 ||
+           fail("a null pointer for " + std::to_string(*size) + " bytes", "an address");
   }
   return (columns[2] == "free" ? events_.add_free(event) : events_.add_allocation(event)) ||
          fail(events_.problem().found, events_.problem().expected);

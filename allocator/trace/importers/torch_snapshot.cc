@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "trace/importers/importer.h"
-#include "trace/importers/pickle_reader.h"
+#include "trace/importers/pickle/pickle_document.h"
 
 namespace nofrag {
 namespace {
@@ -54,7 +54,10 @@ class SnapshotReader {
   bool add_free(const Event& event, bool completed, std::uint64_t index);
   bool read_segments(PickleValue segments);
   bool read_segment(PickleValue segment);
-  bool read_block(PickleValue block, std::uint32_t device, std::uint64_t stream, std::uint64_t address);
+  bool read_block(PickleValue block,
+                  std::uint32_t device,
+                  std::uint64_t stream,
+                  std::uint64_t address);
   void add_notes(bool has_traces);
 
   struct Window {
@@ -90,7 +93,8 @@ bool SnapshotReader::fail(std::uint64_t offset, std::string found, std::string e
 // of them than bytes.
 bool SnapshotReader::spend(PickleValue value) {
   if (budget_ == 0) {
-    return fail(document_.offset(value), "more entries than the file has bytes", "entries of their own");
+    return fail(
+        document_.offset(value), "more entries than the file has bytes", "entries of their own");
   }
   --budget_;
   return true;
@@ -193,9 +197,10 @@ bool SnapshotReader::read() {
       has_traces = event_count_ > 0;
     }
   } else if (root.type() != PickleType::kList) {
-    return fail(0,
-                std::string("a pickle of ") + to_string(root.type()),
-                "a snapshot of torch.cuda.memory: a dictionary with 'segments' and 'device_traces'");
+    return fail(
+        0,
+        std::string("a pickle of ") + to_string(root.type()),
+        "a snapshot of torch.cuda.memory: a dictionary with 'segments' and 'device_traces'");
   }
   if (!read_segments(segments)) {
     return false;
@@ -212,7 +217,8 @@ bool SnapshotReader::read() {
 void SnapshotReader::add_notes(bool has_traces) {
   if (!has_traces) {
     events_.note(
-        "the snapshot has no recorded events: what is live in its segments is all there is, without "
+        "the snapshot has no recorded events: what is live in its segments is all there is, "
+        "without "
         "times, order or frees");
   }
   if (without_time_ > 0) {
@@ -329,14 +335,14 @@ bool SnapshotReader::read_segment(PickleValue segment) {
   std::uint64_t address = 0;
   PickleValue blocks;
   if (!number(segment, "device", "a segment", &ordinal) ||
-      !number(segment, "address", "a segment", &address) ||
-      !list_of(segment, "blocks", &blocks)) {
+      !number(segment, "address", "a segment", &address) || !list_of(segment, "blocks", &blocks)) {
     return false;
   }
   const std::uint64_t stream = number_or(segment, "stream", 0);
   const std::uint32_t device = events_.device(ordinal);
   if (device == EventList::kNoDevice) {
-    return fail(document_.offset(segment), "a device number beyond all others", "a device of this machine");
+    return fail(
+        document_.offset(segment), "a device number beyond all others", "a device of this machine");
   }
   for (const PickleValue block : document_.items(blocks)) {
     std::uint64_t size = 0;
@@ -361,7 +367,8 @@ bool SnapshotReader::read_block(PickleValue block,
   const std::optional<std::string_view> text =
       state == nullptr ? std::nullopt : document_.as_text(*state);
   if (!text) {
-    return fail(document_.offset(block), "a block without 'state'", "'state': 'active_allocated', ...");
+    return fail(
+        document_.offset(block), "a block without 'state'", "'state': 'active_allocated', ...");
   }
   // Blocks that wait for the GPU were freed by the program. Those that the recording has seen are its own.
   if (*text != "active_allocated" || window(device).touched.count(address) > 0) {

@@ -93,10 +93,15 @@ class TimelineHandler final : public JsonHandler {
   // The first list is an event like the others, if it is a timeline of events.
   bool finish() {
     if (is_totals) {
-      return times.size() == totals.size() ||
-             fail(name_,
-                  std::to_string(times.size()) + " times and " + std::to_string(totals.size()) + " sizes",
-                  "as many of each");
+      for (const std::int64_t time : times) {
+        if (time > (std::int64_t{1} << 53)) {
+          return fail(name_, "time " + std::to_string(time), "microseconds of at most 2^53");
+        }
+      }
+      return times.size() == totals.size() || fail(name_,
+                                                   std::to_string(times.size()) + " times and " +
+                                                       std::to_string(totals.size()) + " sizes",
+                                                   "as many of each");
     }
     if (lists_ > 0 && first_.size() != 4) {
       return fail(name_, "a list of " + std::to_string(first_.size()) + " numbers", kExpected);
@@ -110,7 +115,7 @@ class TimelineHandler final : public JsonHandler {
 
   bool is_totals = false;
   std::vector<Row> rows;
-  std::vector<std::int64_t> times;                                // microseconds
+  std::vector<std::int64_t> times;                              // microseconds
   std::vector<std::pair<std::uint64_t, std::uint64_t>> totals;  // bytes live, place
 
  private:
@@ -132,8 +137,8 @@ class RowMatcher {
   RowMatcher(const std::vector<Row>& rows, const std::string& name) : rows_(rows), name_(name) {}
 
   ImportError match(Trace* trace) {
-    const auto first = std::find_if(
-        rows_.begin(), rows_.end(), [](const Row& row) { return row.time_ns >= 0; });
+    const auto first =
+        std::find_if(rows_.begin(), rows_.end(), [](const Row& row) { return row.time_ns >= 0; });
     now_us_ = first == rows_.end() ? 0 : static_cast<std::uint64_t>(first->time_ns) / 1000;
     for (std::size_t i = 0; i < rows_.size(); ++i) {
       const Row& row = rows_[i];
@@ -156,7 +161,8 @@ class RowMatcher {
         move(size, rows_[i - 1].category, row.category);
       }
       if (!accepted) {
-        return error_at_byte(name_, row.place, builder_.problem().found, builder_.problem().expected);
+        return error_at_byte(
+            name_, row.place, builder_.problem().found, builder_.problem().expected);
       }
     }
     *trace = builder_.finish(TraceFormat::kTimeline);
@@ -287,23 +293,27 @@ ImportError import_torch_timeline(ByteWindow& input,
     }
     give_times(timeline.times, &trace);
     notes.emplace_back(
-        "the timeline has totals only: what they rise by is one block, what they fall by ends the latest "
+        "the timeline has totals only: what they rise by is one block, what they fall by ends the "
+        "latest "
         "ones; export it to a name that ends in .raw.json.gz for single blocks");
   } else {
     RowMatcher matcher(timeline.rows, name);
     if (ImportError error = matcher.match(&trace)) {
       return error;
     }
-    notes.emplace_back("which free ends which block is found by size and category, the latest first");
+    notes.emplace_back(
+        "which free ends which block is found by size and category, the latest first");
     if (matcher.unknown_ends() > 0) {
-      notes.push_back(counted(matcher.unknown_ends(), "free", "frees") + " of no known block left out");
+      notes.push_back(counted(matcher.unknown_ends(), "free", "frees") +
+                      " of no known block left out");
     }
   }
   if (trace.events.empty()) {
     return error_at_byte(name, 0, "a timeline in which nothing is ever live", kExpected);
   }
-  trace.notes = std::move(notes);
-  traces->assign(1, std::move(trace));
+  trace.warnings = std::move(notes);
+  traces->clear();
+  traces->push_back(std::move(trace));
   return std::nullopt;
 }
 

@@ -26,7 +26,8 @@ const json* member(const json& object, const char* key) {
 }
 
 std::string text_of(const json* value) {
-  return value != nullptr && value->is_string() ? value->get_ref<const std::string&>() : std::string();
+  return value != nullptr && value->is_string() ? value->get_ref<const std::string&>()
+                                                : std::string();
 }
 
 std::optional<std::uint64_t> number_of(const json* value) {
@@ -86,7 +87,10 @@ class UmpireReader {
   bool begin_reallocation();
   bool end_reallocation(const json& payload, const json& result, Operation operation);
   bool play(const Operation& operation);
-  void add_allocator(const std::string& key, const std::string& name, bool is_resource, const json& line);
+  void add_allocator(const std::string& key,
+                     const std::string& name,
+                     bool is_resource,
+                     const json& line);
   [[nodiscard]] bool on_host(const std::string& allocator) const;
   ImportError build(std::vector<Trace>* traces);
 
@@ -163,7 +167,8 @@ bool UmpireReader::read_old(const json& line, Operation* operation) {
     operation->kind = "deallocate";
     operation->pointer = number_of(member(*payload, "memory_ptr"));
   } else if (event == "reallocate") {
-    return result == nullptr ? begin_reallocation() : end_reallocation(*payload, *result, *operation);
+    return result == nullptr ? begin_reallocation()
+                             : end_reallocation(*payload, *result, *operation);
   }
   return true;
 }

@@ -7,7 +7,10 @@
 namespace nofrag {
 namespace {
 
-EventList::Event at(std::uint64_t time, std::uint64_t address, std::uint64_t size, std::uint64_t stream = 0) {
+EventList::Event at(std::uint64_t time,
+                    std::uint64_t address,
+                    std::uint64_t size,
+                    std::uint64_t stream = 0) {
   EventList::Event event;
   event.time_us = time;
   event.address = address;

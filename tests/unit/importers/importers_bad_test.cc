@@ -24,17 +24,25 @@ TEST(BadImport, SaysWhereAndWhatWasExpected) {
   const std::pair<std::string, Bad> cases[] = {
       {rmm + "1,12:00:00.000001,allocate,0x10,5,0\n1,12:0:00.5,free,0x10,5,0\n",
        {"", TraceFormat::kAuto, "bad:3: found time '12:0:00.5'; expected HH:MM:SS.micros"}},
-      {rmm + "1,12:00:00.000001,allocate,0x10,5\n", {"", TraceFormat::kAuto, "bad:2: found not 6 columns"}},
-      {rmm + "1,12:00:00.1,grow,0x10,5,0\n", {"", TraceFormat::kAuto, "bad:2: found action 'grow'"}},
-      {rmm + "1,12:00:00.1,free,0xzz,5,0\n", {"", TraceFormat::kAuto, "bad:2: found pointer '0xzz'"}},
+      {rmm + "1,12:00:00.000001,allocate,0x10,5\n",
+       {"", TraceFormat::kAuto, "bad:2: found not 6 columns"}},
+      {rmm + "1,12:00:00.1,grow,0x10,5,0\n",
+       {"", TraceFormat::kAuto, "bad:2: found action 'grow'"}},
+      {rmm + "1,12:00:00.1,free,0xzz,5,0\n",
+       {"", TraceFormat::kAuto, "bad:2: found pointer '0xzz'"}},
       {rmm, {"", TraceFormat::kAuto, "bad:1: found a log without an event"}},
-      {mini + "0,5,5,10\n", {"", TraceFormat::kAuto, "bad:2: found a buffer that lives from 5 to 5"}},
-      {mini + "0,1,5,10\n0,2,3,10\n", {"", TraceFormat::kAuto, "bad:3: found id '0' again (first on line 2)"}},
+      {mini + "0,5,5,10\n",
+       {"", TraceFormat::kAuto, "bad:2: found a buffer that lives from 5 to 5"}},
+      {mini + "0,1,5,10\n0,2,3,10\n",
+       {"", TraceFormat::kAuto, "bad:3: found id '0' again (first on line 2)"}},
       {mini + "0,1,x,10\n", {"", TraceFormat::kAuto, "bad:2: found upper 'x'"}},
-      {"id,lower,size,lower,upper\n1,2,3,4,5\n", {"", TraceFormat::kAuto, "bad:1: found column 'lower' twice"}},
-      {"{\"traceEvents\": []}", {"", TraceFormat::kAuto, "found a trace without one [memory] event"}},
+      {"id,lower,size,lower,upper\n1,2,3,4,5\n",
+       {"", TraceFormat::kAuto, "bad:1: found column 'lower' twice"}},
+      {"{\"traceEvents\": []}",
+       {"", TraceFormat::kAuto, "found a trace without one [memory] event"}},
       {"{\"traceEvents\": [{]}", {"", TraceFormat::kAuto, "found invalid JSON near"}},
-      {"{\"traceEvents\": [{\"name\":\"[memory]\",\"ts\":1,\"args\":{\"Device Type\":1,\"Bytes\":5}}]}",
+      {"{\"traceEvents\": [{\"name\":\"[memory]\",\"ts\":1,\"args\":{\"Device "
+       "Type\":1,\"Bytes\":5}}]}",
        {"", TraceFormat::kAuto, "without 'Addr'"}},
       {"{\"traceEvents\": [{\"name\":\"[memory]\",\"ts\":-1,"
        "\"args\":{\"Device Type\":1,\"Bytes\":5,\"Addr\":1}}]}",
@@ -45,12 +53,15 @@ TEST(BadImport, SaysWhereAndWhatWasExpected) {
       {"[[1, 2, 512, 0], {}]", {"", TraceFormat::kAuto, "found an object"}},
       {"{ \"kind\":\"replay\", \"event\":\"x\", \"payload\":1 }\nnonsense\n",
        {"", TraceFormat::kAuto, "bad:2: found no JSON object: 'nonsense'"}},
-      {"SQLite format 3 and no more", {"", TraceFormat::kAuto, "byte 0: found a database that cannot be read"}},
+      {"SQLite format 3 and no more",
+       {"", TraceFormat::kAuto, "byte 0: found a database that cannot be read"}},
       {"\x80\x04}.", {"", TraceFormat::kAuto, "'segments' is missing"}},
       {"\x80\x04N.", {"", TraceFormat::kAuto, "found a pickle of None"}},
-      {"hello\n", {"", TraceFormat::kAuto, "bad:1: found 'hello'; expected a nofrag or csv trace, a PyTorch"}},
+      {"hello\n",
+       {"", TraceFormat::kAuto, "bad:1: found 'hello'; expected a nofrag trace, csv (time_us"}},
       {"hello\n", {"", TraceFormat::kRmm, "bad:1: found 'hello'; expected the header"}},
-      {mini + "0,1,5,10\n", {"", TraceFormat::kRmm, "a file of the format minimalloc; expected rmm, as --format"}},
+      {mini + "0,1,5,10\n",
+       {"", TraceFormat::kRmm, "a file of the format minimalloc; expected rmm, as --format"}},
       {"", {"", TraceFormat::kAuto, "found an empty file"}},
   };
   for (const auto& [text, bad] : cases) {
@@ -67,7 +78,8 @@ TEST(BadImport, NothingInAPickleIsExecuted) {
 }
 
 TEST(BadImport, HostEventsAloneAreNoTrace) {
-  const std::string message = message_of(sample_bytes("kineto_fuzz/kineto_host_only.json"), TraceFormat::kAuto);
+  const std::string message =
+      message_of(sample_bytes("kineto_fuzz/kineto_host_only.json"), TraceFormat::kAuto);
   EXPECT_NE(message.find("of the CPU only (1)"), std::string::npos) << message;
 }
 
@@ -91,7 +103,8 @@ TEST(BadImport, CutOffAnywhere) {
       refused += error ? 1U : 0U;
       if (error) {
         EXPECT_TRUE(error->line || error->offset || error->row) << name << " at " << length;
-        EXPECT_FALSE(error->expected.empty()) << name << " at " << length << ": " << error->message();
+        EXPECT_FALSE(error->expected.empty())
+            << name << " at " << length << ": " << error->message();
         EXPECT_TRUE(traces.empty());
       } else {
         EXPECT_FALSE(traces.empty());

@@ -1,4 +1,4 @@
-#include "trace/importers/pickle_reader.h"
+#include "trace/importers/pickle/pickle_document.h"
 
 #include <gtest/gtest.h>
 
@@ -43,8 +43,11 @@ TEST(PickleReader, IntegersOfEveryWidth) {
 TEST(PickleReader, DictionariesListsAndMemos) {
   PickleDocument document;
   // {'a': [1, 2], 'b': ('a', True)} with 'a' remembered.
-  const std::string bytes =
-      bytes_of("\x80\x02}(X\x01\x00\x00\x00" "aq\x00](K\x01K\x02" "eX\x01\x00\x00\x00" "bh\x00\x88\x86u.");
+  const std::string bytes = bytes_of(
+      "\x80\x02}(X\x01\x00\x00\x00"
+      "aq\x00](K\x01K\x02"
+      "eX\x01\x00\x00\x00"
+      "bh\x00\x88\x86u.");
   ASSERT_FALSE(document.read(bytes).has_value());
   const PickleValue* list = document.find(document.root(), "a");
   ASSERT_NE(list, nullptr);
@@ -69,7 +72,9 @@ TEST(PickleReader, WhatIsDamaged) {
       {"", "0: the end of the file"},
       {".", "0: an opcode that needs a value"},
       {"\x80\x06N.", "0: pickle protocol 6"},
-      {bytes_of("X\xff\x00\x00\x00" "ab."), "0: the end of the file inside a value of 255 bytes"},
+      {bytes_of("X\xff\x00\x00\x00"
+                "ab."),
+       "0: the end of the file inside a value of 255 bytes"},
       {bytes_of("h\x07."), "0: memo number 7, which was never stored"},
       {bytes_of("Nr\xff\xff\xff\x7f."), "1: memo number 2147483647"},
       {"NNa.", "2: an opcode that adds to a list"},
@@ -86,7 +91,10 @@ TEST(PickleReader, WhatIsDamaged) {
 
 TEST(PickleReader, AListMayHoldItself) {
   PickleDocument document;
-  ASSERT_FALSE(document.read(bytes_of("]q\x00h\x00" "a.")).has_value());
+  ASSERT_FALSE(document
+                   .read(bytes_of("]q\x00h\x00"
+                                  "a."))
+                   .has_value());
   const PickleValue inner = document.items(document.root())[0];
   EXPECT_EQ(document.offset(inner), document.offset(document.root()));
 }

@@ -38,7 +38,8 @@ Trace random_trace(const Shape& shape) {
       free_one();
       continue;
     }
-    const std::uint64_t size = random() % 8 == 0 ? random() % 3 : random() % (1ULL << (10 + random() % 24));
+    const std::uint64_t size =
+        random() % 8 == 0 ? random() % 3 : random() % (1ULL << (10 + random() % 24));
     EXPECT_TRUE(builder.add_allocation(time, next_id, size, stream()));
     live.push_back(next_id);
     next_id += shape.plain_ids ? 1 : 1 + random() % 7;
@@ -115,7 +116,7 @@ TEST(RoundTrip, TorchSnapshot) {
     const std::string pickle = to_torch({trace});
     const Trace back = read_one(pickle);
     EXPECT_EQ(all_lines(back), all_lines(trace));
-    EXPECT_TRUE(back.notes.empty()) << back.notes[0];
+    EXPECT_TRUE(back.warnings.empty()) << back.warnings[0];
     ASSERT_EQ(back.marks.size(), trace.marks.size());
     for (std::size_t i = 0; i < trace.marks.size(); ++i) {
       EXPECT_EQ(back.marks[i].event, trace.marks[i].event);
@@ -197,7 +198,8 @@ TEST(Perfetto, CountsWhatIsLive) {
   ASSERT_TRUE(builder.add_free(9, 1, 0, 0));
   Trace trace = builder.finish(TraceFormat::kCsv);
   trace.marks.push_back({TraceMark::Kind::kOutOfMemory, 3, 7, 4096, 12});
-  const std::string text = written([&](const ExportSink& sink) { return export_perfetto({trace}, sink); });
+  const std::string text =
+      written([&](const ExportSink& sink) { return export_perfetto({trace}, sink); });
   for (const char* part :
        {"{\"ph\":\"C\",\"name\":\"live\",\"pid\":0,\"ts\":5,\"args\":{\"live\":1536}}",
         "{\"ph\":\"C\",\"name\":\"live\",\"pid\":0,\"ts\":5,\"args\":{\"live\":512}}",

@@ -49,7 +49,7 @@ inline std::string lines_of(Trace trace) {
 }
 
 inline bool has_note(const Trace& trace, const std::string& part) {
-  for (const std::string& note : trace.notes) {
+  for (const std::string& note : trace.warnings) {
     if (note.find(part) != std::string::npos) {
       return true;
     }

@@ -1,11 +1,10 @@
-#include "trace/importers/pickle_reader.h"
-
 #include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <utility>
 
 #include "trace/byte_source.h"
+#include "trace/importers/pickle/pickle_document.h"
 #include "trace/packed_codec.h"
 
 namespace nofrag {
@@ -66,11 +65,21 @@ struct Refused {
   const char* name;
 };
 // What makes a pickle a program.
-constexpr Refused kRefused[] = {
-    {'c', "GLOBAL"},      {0x93, "STACK_GLOBAL"}, {'R', "REDUCE"},         {'b', "BUILD"},
-    {'i', "INST"},        {'o', "OBJ"},           {0x81, "NEWOBJ"},        {0x92, "NEWOBJ_EX"},
-    {'P', "PERSID"},      {'Q', "BINPERSID"},     {0x82, "EXT1"},          {0x83, "EXT2"},
-    {0x84, "EXT4"},       {0x97, "NEXT_BUFFER"},  {0x98, "READONLY_BUFFER"}};
+constexpr Refused kRefused[] = {{'c', "GLOBAL"},
+                                {0x93, "STACK_GLOBAL"},
+                                {'R', "REDUCE"},
+                                {'b', "BUILD"},
+                                {'i', "INST"},
+                                {'o', "OBJ"},
+                                {0x81, "NEWOBJ"},
+                                {0x92, "NEWOBJ_EX"},
+                                {'P', "PERSID"},
+                                {'Q', "BINPERSID"},
+                                {0x82, "EXT1"},
+                                {0x83, "EXT2"},
+                                {0x84, "EXT4"},
+                                {0x97, "NEXT_BUFFER"},
+                                {0x98, "READONLY_BUFFER"}};
 
 constexpr std::size_t kMostMemo = std::size_t{1} << 31;
 constexpr std::int64_t kInlineMost = (std::int64_t{1} << 59) - 1;
@@ -127,8 +136,9 @@ bool PickleMachine::fail(std::string found, std::string expected) {
 
 bool PickleMachine::take(std::uint64_t count, std::string_view* out) {
   if (count > bytes_.size() - at_) {
-    return fail("the end of the file inside a value of " + std::to_string(count) + " bytes (truncated)",
-                "the rest of the pickle");
+    return fail(
+        "the end of the file inside a value of " + std::to_string(count) + " bytes (truncated)",
+        "the rest of the pickle");
   }
   *out = bytes_.substr(at_, static_cast<std::size_t>(count));
   at_ += static_cast<std::size_t>(count);
@@ -285,7 +295,8 @@ bool PickleMachine::step_number(unsigned char opcode) {
       return true;
     case kLong1:
     case kLong4:
-      return take_number(opcode == kLong1 ? 1 : 4, &value) && take(value, &raw) && push_integer(raw);
+      return take_number(opcode == kLong1 ? 1 : 4, &value) && take(value, &raw) &&
+             push_integer(raw);
     default:  // kBinFloat: big endian; no number that we use is one
       stack_.emplace_back(Type::kFloat, 0);
       return take(8, &raw);
@@ -380,8 +391,7 @@ bool PickleMachine::step(unsigned char opcode) {
   switch (opcode) {
     case kProto:
       return take_number(1, &number) &&
-             (number <= 5 ||
-              fail("pickle protocol " + std::to_string(number), "protocol 2 to 5"));
+             (number <= 5 || fail("pickle protocol " + std::to_string(number), "protocol 2 to 5"));
     case kFrame:
       return take_number(8, &number);  // where frames end is of no use to who has it all
     case kMark:
@@ -432,8 +442,12 @@ bool PickleMachine::step(unsigned char opcode) {
       break;
   }
   constexpr std::string_view kNumbers = "JKM\x8a\x8bG";
-  constexpr std::string_view kTexts = "TUX\x8c\x8d" "BC\x8e\x96";
-  constexpr std::string_view kCollections = "aelt" "dsu\x90\x91";
+  constexpr std::string_view kTexts =
+      "TUX\x8c\x8d"
+      "BC\x8e\x96";
+  constexpr std::string_view kCollections =
+      "aelt"
+      "dsu\x90\x91";
   constexpr std::string_view kMemos = "qr\x94hj";
   const char byte = static_cast<char>(opcode);
   if (kNumbers.find(byte) != std::string_view::npos) {
@@ -462,65 +476,8 @@ std::optional<PickleDocument::Problem> PickleMachine::run() {
   return std::nullopt;
 }
 
-const char* to_string(PickleType type) {
-  constexpr const char* kNames[] = {"None",    "a boolean", "a number", "a number", "a number",
-                                    "a fraction", "a text",   "bytes",    "a list",   "a tuple",
-                                    "a set",   "a dictionary"};
-  return kNames[static_cast<std::size_t>(type)];
-}
-
 std::optional<PickleDocument::Problem> PickleDocument::read(std::string_view bytes) {
   return PickleMachine(bytes, *this).run();
-}
-
-const std::vector<PickleValue>& PickleDocument::items(PickleValue value) const {
-  return value.type() >= PickleType::kList ? containers_[value.payload()].items : nothing_;
-}
-
-std::uint64_t PickleDocument::offset(PickleValue value) const {
-  return value.type() >= PickleType::kList ? containers_[value.payload()].offset : 0;
-}
-
-const PickleValue* PickleDocument::find(PickleValue dict, std::string_view key) const {
-  if (dict.type() != PickleType::kDict) {
-    return nullptr;
-  }
-  // The last of equal keys counts.
-  const std::vector<PickleValue>& all = items(dict);
-  for (std::size_t i = all.size(); i >= 2; i -= 2) {
-    if (all[i - 2].type() == PickleType::kText && texts_[all[i - 2].payload()] == key) {
-      return &all[i - 1];
-    }
-  }
-  return nullptr;
-}
-
-std::optional<std::int64_t> PickleDocument::as_signed(PickleValue value) const {
-  if (value.type() == PickleType::kInt) {
-    return value.signed_payload();
-  }
-  if (value.type() == PickleType::kWideInt && (value.payload() & 1) == 0) {
-    return static_cast<std::int64_t>(wide_[value.payload() / 2]);
-  }
-  return std::nullopt;
-}
-
-std::optional<std::uint64_t> PickleDocument::as_unsigned(PickleValue value) const {
-  if (value.type() == PickleType::kWideInt && (value.payload() & 1) == 1) {
-    return wide_[value.payload() / 2];
-  }
-  const std::optional<std::int64_t> number = as_signed(value);
-  if (!number || *number < 0) {
-    return std::nullopt;
-  }
-  return static_cast<std::uint64_t>(*number);
-}
-
-std::optional<std::string_view> PickleDocument::as_text(PickleValue value) const {
-  if (value.type() != PickleType::kText) {
-    return std::nullopt;
-  }
-  return texts_[value.payload()];
 }
 
 }  // namespace nofrag
