@@ -49,6 +49,17 @@ struct ConvertArguments {
 };
 ExitCode run_convert(const ConvertArguments& arguments);
 
+struct RunArguments {
+  std::vector<std::string> command;
+  std::string conf;
+  std::string trace;
+  std::optional<int> metrics;
+  std::string limit;
+  bool summary = false;
+};
+// Does not return where the command could be started: it takes this program's place.
+ExitCode run_run(const RunArguments& arguments);
+
 struct DoctorArguments {
   std::optional<std::string> device;
   std::string json;

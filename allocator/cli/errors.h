@@ -15,6 +15,9 @@ enum class ExitCode : int {
   kUsage = 2,        // unknown option, allocator, device or configuration key; a bad value
   kBadInput = 3,     // an unreadable or corrupt trace
   kOutOfMemory = 4,  // some replay ended out of memory: a result, not an error
+  // Of `run`, as shells have them.
+  kNotExecutable = 126,
+  kNotFound = 127,
 };
 
 class CliError : public std::runtime_error {
@@ -29,6 +32,17 @@ class CliError : public std::runtime_error {
 class UsageError final : public CliError {
  public:
   explicit UsageError(const std::string& what) : CliError(ExitCode::kUsage, what) {}
+};
+
+class CommandNotFound final : public CliError {
+ public:
+  explicit CommandNotFound(const std::string& what) : CliError(ExitCode::kNotFound, what) {}
+};
+
+class CommandNotExecutable final : public CliError {
+ public:
+  explicit CommandNotExecutable(const std::string& what)
+      : CliError(ExitCode::kNotExecutable, what) {}
 };
 
 class InputError final : public CliError {

@@ -22,9 +22,12 @@ constexpr const char* kExamples =
     "  nofrag doctor\n"
     "  nofrag explain < oom.log\n"
     "  nofrag explain trace.nofrag --capacity 24GiB --json -\n"
+    "  nofrag run --limit 20GiB --summary ./server\n"
     "\n"
     "Exit codes: 0 done; 4 a replay ended out of memory; 2 bad usage or configuration;\n"
-    "3 an unreadable or corrupt trace; 1 anything else that failed.";
+    "3 an unreadable or corrupt trace; 1 anything else that failed. run: the command's own; 127 "
+    "there is no\n"
+    "such command, 126 it may not be run.";
 
 // The parser takes an empty value for one that was not given, and would go on with the default.
 std::string not_empty(const std::string& value) {
@@ -156,6 +159,28 @@ void add_explain(CLI::App& app, ExplainArguments& arguments) {
       ->capture_default_str();
 }
 
+void add_run(CLI::App& app, RunArguments& arguments) {
+  CLI::App* command =
+      app.add_subcommand("run", "Start a program under nofrag (LD_PRELOAD), unmodified");
+  // From the first word that is no option of ours on, everything is the program's.
+  command->prefix_command();
+  command->footer(
+      "Then the command and its arguments: nofrag run [OPTION...] COMMAND [ARGUMENT...]");
+  command->add_option("--conf",
+                      arguments.conf,
+                      "nofrag's options, key:value,key:value; stronger than those in NOFRAG_CONF");
+  command->add_option("--limit", arguments.limit, "Most memory to hold on each GPU: 20GiB")
+      ->check(not_empty);
+  command->add_option("--trace", arguments.trace, "File to record what is allocated in")
+      ->check(not_empty);
+  command->add_option("--metrics", arguments.metrics, "Port on which Prometheus finds the numbers")
+      ->check(CLI::Range(1, 65535));
+  add_switch(command,
+             "--summary",
+             &arguments.summary,
+             "At exit, say in a few lines what the program needed and what was held");
+}
+
 // Arguments that no command knows: says what each may have meant.
 void refuse_unknown(const CLI::App& app) {
   const auto subcommands = app.get_subcommands();
@@ -190,6 +215,7 @@ struct CommandLine {
   ConvertArguments convert;
   DoctorArguments doctor;
   ExplainArguments explain;
+  RunArguments run_arguments;
 
   CommandLine() {
     app.set_version_flag("--version", "nofrag " NOFRAG_VERSION_STRING);
@@ -201,8 +227,19 @@ struct CommandLine {
     add_convert(app, convert);
     add_doctor(app, doctor);
     add_explain(app, explain);
+    add_run(app, run_arguments);
     for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
       command->allow_extras();
+    }
+  }
+
+  // The words after `run` and its options.
+  void take_command() {
+    if (app.got_subcommand("run")) {
+      run_arguments.command = app.get_subcommand("run")->remaining();
+      if (!run_arguments.command.empty() && run_arguments.command.front().starts_with('-')) {
+        refuse_unknown(app);
+      }
     }
   }
 
@@ -222,14 +259,39 @@ struct CommandLine {
     if (app.got_subcommand("explain")) {
       return run_explain(explain);
     }
+    if (app.got_subcommand("run")) {
+      return run_run(run_arguments);
+    }
     throw UsageError("no command; try 'nofrag --help'");
   }
 };
 
+// `run -- COMMAND` is `run COMMAND`: the parser would hide from us what comes behind the mark.
+std::vector<const char*> without_mark(int argc, const char* const* argv) {
+  std::vector<const char*> words(argv, argv + argc);
+  if (argc < 3 || std::string_view(argv[1]) != "run") {
+    return words;
+  }
+  for (std::size_t i = 2; i < words.size(); ++i) {
+    const std::string_view word = words[i];
+    if (word == "--") {
+      words.erase(words.begin() + static_cast<std::ptrdiff_t>(i));
+      break;
+    }
+    if (!word.starts_with("--")) {
+      break;
+    }
+    const bool has_value = word != "--summary" && word.find('=') == std::string_view::npos;
+    i += has_value ? 1 : 0;
+  }
+  return words;
+}
+
 ExitCode run_or_throw(int argc, const char* const* argv) {
   CommandLine line;
+  const std::vector<const char*> words = without_mark(argc, argv);
   try {
-    line.app.parse(argc, argv);
+    line.app.parse(static_cast<int>(words.size()), words.data());
   } catch (const CLI::RequiredError& error) {
     // A mistyped option is the likelier reason for a missing one: say that first.
     refuse_unknown(line.app);
@@ -241,7 +303,10 @@ ExitCode run_or_throw(int argc, const char* const* argv) {
     }
     throw UsageError(usage_message(line.app, error));
   }
-  refuse_unknown(line.app);
+  line.take_command();
+  if (line.run_arguments.command.empty()) {
+    refuse_unknown(line.app);
+  }
   return line.run();
 }
 

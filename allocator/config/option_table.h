@@ -63,7 +63,7 @@ struct EnumWords<PreloadMode> {
 };
 template <>
 struct EnumWords<StatsMode> {
-  static constexpr std::array<std::string_view, 2> kWords = {"off", "exit"};
+  static constexpr std::array<std::string_view, 3> kWords = {"off", "exit", "summary"};
 };
 
 struct OptionRow {

@@ -15,7 +15,7 @@ enum class Policy : unsigned char { kBalanced, kLean, kFast };
 enum class ShareableHandles : unsigned char { kNone, kFd };
 enum class LogLevel : unsigned char { kSilent, kWarning, kInfo };
 enum class PreloadMode : unsigned char { kAuto, kVmm, kNative, kOff };
-enum class StatsMode : unsigned char { kOff, kExit };
+enum class StatsMode : unsigned char { kOff, kExit, kSummary };
 
 struct Options {
 #define NOFRAG_OPTION_BYTES(field, default_value, minimum, maximum, since, doc) \

@@ -21,7 +21,8 @@ struct NofragLookup {
   void* value;
   std::uintptr_t decided;
 };
-[[gnu::visibility("hidden"), gnu::used]] NofragLookup nofrag_preload_dlsym(void* handle, const char* name);
+[[gnu::visibility("hidden"), gnu::used]] NofragLookup nofrag_preload_dlsym(void* handle,
+                                                                           const char* name);
 [[gnu::visibility("hidden"), gnu::used]] int nofrag_preload_dlopen_flags(int flags);
 [[gnu::visibility("hidden"), gnu::used]] void nofrag_preload_find_driver();
 }
@@ -113,8 +114,8 @@ void find_loader() {
 
 void* driver_library(bool load) {
   find_loader();
-  const auto open =
-      reinterpret_cast<void* (*)(const char*, int)>(nofrag_real_dlopen.load(std::memory_order_acquire));
+  const auto open = reinterpret_cast<void* (*)(const char*, int)>(
+      nofrag_real_dlopen.load(std::memory_order_acquire));
   void* library = open("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   if (library == nullptr && load) {
     library = open("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
@@ -146,9 +147,10 @@ NofragLookup look_up(void* handle, const char* name) {
   }
   if (handle == RTLD_NEXT) {
     // Means the caller, whom we cannot be; but if what comes after us is the driver, then it is what comes
-    // after the caller, too.
-    void* const found = found_driver && acting() ? real_dlsym(RTLD_NEXT, name) : nullptr;
-    return stub_for(found) != nullptr ? instead(found) : kAsk;
+    // after the caller, too, and if it is nothing, then a caller in front of us must not find us.
+    void* const found = real_dlsym(RTLD_NEXT, name);
+    const bool nothing = found == nullptr && !found_driver;
+    return nothing || (acting() && stub_for(found) != nullptr) ? instead(found) : kAsk;
   }
   // A handle means the same whoever asks.
   return found_driver && acting() ? instead(real_dlsym(handle, name)) : kAsk;
@@ -189,7 +191,8 @@ NofragLookup nofrag_preload_dlsym(void* handle, const char* name) {
 int nofrag_preload_dlopen_flags(int flags) {
   nofrag::preload::find_loader();
   // A library that binds to its own dependencies first would find the driver behind our back.
-  return nofrag::preload::preloaded() && nofrag::preload::decide_to_act() ? flags & ~RTLD_DEEPBIND : flags;
+  return nofrag::preload::preloaded() && nofrag::preload::decide_to_act() ? flags & ~RTLD_DEEPBIND
+                                                                          : flags;
 }
 
 void nofrag_preload_find_driver() {

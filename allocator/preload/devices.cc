@@ -86,8 +86,10 @@ Service decide_service(int device) {
     return Service::kNative;
   }
   int count = 0;
-  if (options().preload == PreloadMode::kAuto && real().device_count(&count) == CUDA_SUCCESS && count > 1) {
-    say("this process sees %d GPUs, between which programs copy as nofrag's memory does not allow; the driver "
+  if (options().preload == PreloadMode::kAuto && real().device_count(&count) == CUDA_SUCCESS &&
+      count > 1) {
+    say("this process sees %d GPUs, between which programs copy as nofrag's memory does not allow; "
+        "the driver "
         "serves alone (show it one: CUDA_VISIBLE_DEVICES; or say preload:vmm)",
         count);
     return Service::kNative;
@@ -221,7 +223,8 @@ void drop_device(int device) {
   {
     const std::lock_guard lock(streams_mutex);
     if (non_blocking != nullptr) {
-      std::erase_if(*non_blocking, [&](const KnownStream& known) { return known.device == device; });
+      std::erase_if(*non_blocking,
+                    [&](const KnownStream& known) { return known.device == device; });
     }
   }
   here.primary.store(nullptr);

@@ -28,9 +28,9 @@ struct Seat {
   std::atomic<CUcontext> primary{nullptr};  // as last seen; compared, never used without asking
   std::atomic<CUstream> courier{nullptr};
   std::atomic<CUmemoryPool> default_pool{nullptr};
-  std::atomic<bool> other_pool{false};      // cuDeviceSetMemPool chose another one
-  std::atomic<int> retained{0};             // by the program, as far as we saw
-  std::atomic<std::uint64_t> pitch{0};      // what row pitches are multiples of; 0 = not learnt
+  std::atomic<bool> other_pool{false};  // cuDeviceSetMemPool chose another one
+  std::atomic<int> retained{0};         // by the program, as far as we saw
+  std::atomic<std::uint64_t> pitch{0};  // what row pitches are multiples of; 0 = not learnt
   std::atomic<bool> async_used{false};
   std::atomic<std::uint64_t> async_live{0};  // bytes of cuMemAllocAsync that are ours
   std::atomic<std::uint64_t> async_peak{0};

@@ -13,23 +13,27 @@
 #if defined(__x86_64__)
 // The rows' names are never expanded as macros on the way (cuda.h has macros of the driver's names): each
 // macro below uses them with # and ## only.
-#define NOFRAG_STUB(name)                                                                 \
-  __asm__(".text\n.p2align 4\n"                                                           \
-          ".globl " name "\n.type " name ", @function\n"                                  \
-          ".globl nofrag_stub_" name "\n.hidden nofrag_stub_" name "\n"                   \
-          ".type nofrag_stub_" name ", @function\n" name ":\nnofrag_stub_" name           \
-          ":\n.cfi_startproc\n  endbr64\n  jmp *nofrag_slot_" name                        \
-          "(%rip)\n.cfi_endproc\n.size " name ", . - " name "\n"                          \
-          "nofrag_lazy_" name ":\n.cfi_startproc\n  endbr64\n  lea nofrag_slot_" name     \
-          "(%rip), %r11\n  jmp nofrag_preload_lazy\n.cfi_endproc\n"                      \
-          ".pushsection .data\n.p2align 3\n.globl nofrag_slot_" name                     \
-          "\n.hidden nofrag_slot_" name "\n.type nofrag_slot_" name                      \
-          ", @object\n.size nofrag_slot_" name ", 8\nnofrag_slot_" name                  \
-          ": .quad nofrag_lazy_" name "\n.popsection\n");
+#define NOFRAG_STUB(name)                                                                          \
+  __asm__(                                                                                         \
+      ".text\n.p2align 4\n"                                                                        \
+      ".globl " name "\n.type " name                                                               \
+      ", @function\n"                                                                              \
+      ".globl nofrag_stub_" name "\n.hidden nofrag_stub_" name                                     \
+      "\n"                                                                                         \
+      ".type nofrag_stub_" name ", @function\n" name ":\nnofrag_stub_" name                        \
+      ":\n.cfi_startproc\n  endbr64\n  jmp *nofrag_slot_" name "(%rip)\n.cfi_endproc\n.size " name \
+      ", . - " name                                                                                \
+      "\n"                                                                                         \
+      "nofrag_lazy_" name ":\n.cfi_startproc\n  endbr64\n  lea nofrag_slot_" name                  \
+      "(%rip), %r11\n  jmp nofrag_preload_lazy\n.cfi_endproc\n"                                    \
+      ".pushsection .data\n.p2align 3\n.globl nofrag_slot_" name "\n.hidden nofrag_slot_" name     \
+      "\n.type nofrag_slot_" name ", @object\n.size nofrag_slot_" name ", 8\nnofrag_slot_" name    \
+      ": .quad nofrag_lazy_" name "\n.popsection\n");
 
 // The first call of any symbol comes here with its slot in r11. Keeps all argument registers.
 __asm__(
-    ".text\n.p2align 4\n.type nofrag_preload_lazy, @function\nnofrag_preload_lazy:\n.cfi_startproc\n"
+    ".text\n.p2align 4\n.type nofrag_preload_lazy, "
+    "@function\nnofrag_preload_lazy:\n.cfi_startproc\n"
     "  push %rbp\n.cfi_adjust_cfa_offset 8\n"
     "  push %rdi\n.cfi_adjust_cfa_offset 8\n"
     "  push %rsi\n.cfi_adjust_cfa_offset 8\n"
@@ -84,12 +88,16 @@ struct Row {
 };
 
 // NOLINTBEGIN(bugprone-macro-parentheses): symbols and types
-#define NOFRAG_HOOK(symbol) \
-  {#symbol, nofrag_stub_##symbol, &nofrag_slot_##symbol, reinterpret_cast<void*>(&hook_##symbol), true},
-#define NOFRAG_RETRY(symbol, ...) \
-  {#symbol,                       \
-   nofrag_stub_##symbol,          \
-   &nofrag_slot_##symbol,         \
+#define NOFRAG_HOOK(symbol)                 \
+  {#symbol,                                 \
+   nofrag_stub_##symbol,                    \
+   &nofrag_slot_##symbol,                   \
+   reinterpret_cast<void*>(&hook_##symbol), \
+   true},
+#define NOFRAG_RETRY(symbol, ...)                                         \
+  {#symbol,                                                               \
+   nofrag_stub_##symbol,                                                  \
+   &nofrag_slot_##symbol,                                                 \
    reinterpret_cast<void*>(&Retry<__VA_ARGS__>::call<Entry::k_##symbol>), \
    false},
 const Row kRows[] = {
@@ -191,7 +199,8 @@ bool is_entry_name(const char* name) {
 bool is_unknown_version(const char* name, const void* driver_address) {
   const std::size_t length = std::strlen(name);
   for (const Row& row : kRows) {
-    if (row.answers && base_length(row.name) == length && std::memcmp(row.name, name, length) == 0) {
+    if (row.answers && base_length(row.name) == length &&
+        std::memcmp(row.name, name, length) == 0) {
       return real_dlsym(driver_handle.load(std::memory_order_acquire), name) != driver_address;
     }
   }

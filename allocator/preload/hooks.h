@@ -14,7 +14,10 @@ namespace nofrag::preload {
 using std::size_t;
 
 // lookup_hooks.cc
-CUresult hook_cuGetProcAddress(const char* name, void** function, int version, unsigned long long flags);
+CUresult hook_cuGetProcAddress(const char* name,
+                               void** function,
+                               int version,
+                               unsigned long long flags);
 CUresult hook_cuGetProcAddress_v2(
     const char* name, void** function, int version, unsigned long long flags, int* status);
 
@@ -27,7 +30,10 @@ CUresult hook_cuMemAllocAsync(CUdeviceptr* pointer, size_t size, CUstream stream
 CUresult hook_cuMemAllocAsync_ptsz(CUdeviceptr* pointer, size_t size, CUstream stream);
 CUresult hook_cuMemFreeAsync(CUdeviceptr pointer, CUstream stream);
 CUresult hook_cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream);
-CUresult hook_cuMemAllocFromPoolAsync(CUdeviceptr* pointer, size_t size, CUmemoryPool pool, CUstream stream);
+CUresult hook_cuMemAllocFromPoolAsync(CUdeviceptr* pointer,
+                                      size_t size,
+                                      CUmemoryPool pool,
+                                      CUstream stream);
 CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* pointer,
                                            size_t size,
                                            CUmemoryPool pool,
@@ -37,7 +43,10 @@ CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* pointer,
 CUresult hook_cuMemGetInfo_v2(size_t* free, size_t* total);
 CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr pointer);
 CUresult hook_cuPointerGetAttribute(void* data, int attribute, CUdeviceptr pointer);
-CUresult hook_cuPointerGetAttributes(unsigned count, int* attributes, void** data, CUdeviceptr pointer);
+CUresult hook_cuPointerGetAttributes(unsigned count,
+                                     int* attributes,
+                                     void** data,
+                                     CUdeviceptr pointer);
 
 // ipc_hooks.cc
 CUresult hook_cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer);

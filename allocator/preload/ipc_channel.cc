@@ -1,9 +1,6 @@
 // How the file descriptors of exported memory come from one process to another: an abstract unix socket of the
 // exporter, whose name and protocol carry a secret that only handles hold, and which serves its own user only.
 #include <pthread.h>
-#include <sys/random.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +9,10 @@
 #include <cstdio>
 #include <cstring>
 #include <mutex>
+
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include "preload/exports.h"
 
@@ -34,9 +35,9 @@ struct Answer {
 };
 
 std::mutex channel_mutex;
-ChannelName own_name;                  // Sync: channel_mutex; process 0 = not serving
-int listener = -1;                     // Sync: channel_mutex until the thread runs, then constant
-std::vector<ExportedBlock>* offered;   // Sync: channel_mutex; leaked
+ChannelName own_name;                 // Sync: channel_mutex; process 0 = not serving
+int listener = -1;                    // Sync: channel_mutex until the thread runs, then constant
+std::vector<ExportedBlock>* offered;  // Sync: channel_mutex; leaked
 
 socklen_t name_socket(const ChannelName& name, sockaddr_un* address) {
   std::memset(address, 0, sizeof *address);
@@ -47,7 +48,8 @@ socklen_t name_socket(const ChannelName& name, sockaddr_un* address) {
                                    "nofrag-ipc-%llu-%016llx",
                                    static_cast<unsigned long long>(name.process),
                                    static_cast<unsigned long long>(name.secret >> 32));
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(length));
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 +
+                                static_cast<std::size_t>(length));
 }
 
 bool same_user(int peer) {
@@ -228,13 +230,15 @@ bool serve_exports(ChannelName* name) {
     }
     ChannelName made;
     made.process = static_cast<std::uint64_t>(::getpid());
-    if (::getrandom(&made.secret, sizeof made.secret, 0) != static_cast<ssize_t>(sizeof made.secret)) {
+    if (::getrandom(&made.secret, sizeof made.secret, 0) !=
+        static_cast<ssize_t>(sizeof made.secret)) {
       return false;
     }
     listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_un address;
     const socklen_t length = name_socket(made, &address);
-    if (listener < 0 || ::bind(listener, reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+    if (listener < 0 ||
+        ::bind(listener, reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
         ::listen(listener, 64) != 0 || !start_server()) {
       if (listener >= 0) {
         ::close(listener);
@@ -276,11 +280,12 @@ bool fetch_export(const ChannelName& name, std::uint64_t id, ExportedBlock* bloc
   const socklen_t length = name_socket(name, &address);
   const Request request{name.secret, id};
   Answer head{};
-  bool good = ::connect(peer, reinterpret_cast<const sockaddr*>(&address), length) == 0 && same_user(peer) &&
-              send_all(peer, &request, sizeof request) && receive_all(peer, &head, sizeof head) &&
-              head.count > 0 && head.count <= kMostParts;
+  bool good = ::connect(peer, reinterpret_cast<const sockaddr*>(&address), length) == 0 &&
+              same_user(peer) && send_all(peer, &request, sizeof request) &&
+              receive_all(peer, &head, sizeof head) && head.count > 0 && head.count <= kMostParts;
   for (std::uint64_t i = 0; good && i < head.count; i += kPartsAMessage) {
-    good = receive_parts(peer, std::min<std::size_t>(kPartsAMessage, head.count - i), &block->parts);
+    good =
+        receive_parts(peer, std::min<std::size_t>(kPartsAMessage, head.count - i), &block->parts);
   }
   ::close(peer);
   std::uint64_t total = 0;

@@ -90,7 +90,8 @@ CUresult export_parts(const OwnBlock& block, ExportedBlock* out) {
     }
     int descriptor = -1;
     if (result == CUDA_SUCCESS) {
-      result = real().export_handle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+      result =
+          real().export_handle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
       real().release_handle(handle);
     }
     if (result != CUDA_SUCCESS) {
@@ -123,7 +124,8 @@ CUresult export_block(const OwnBlock& block, CUipcMemHandle* handle) {
       return CUDA_ERROR_NOT_SUPPORTED;
     }
     if (const CUresult result = export_parts(block, &offered); result != CUDA_SUCCESS) {
-      say("memory of nofrag cannot be shared here (the driver says %d); NOFRAG_CONF=preload:native serves "
+      say("memory of nofrag cannot be shared here (the driver says %d); NOFRAG_CONF=preload:native "
+          "serves "
           "programs that share by IPC",
           static_cast<int>(result));
       return result;
@@ -251,7 +253,10 @@ CUresult open_import(const HandleText& text, CUdeviceptr* pointer) {
   return CUDA_SUCCESS;
 }
 
-CUresult open_handle(Entry entry, CUdeviceptr* pointer, const CUipcMemHandle& handle, unsigned flags) {
+CUresult open_handle(Entry entry,
+                     CUdeviceptr* pointer,
+                     const CUipcMemHandle& handle,
+                     unsigned flags) {
   HandleText text;
   std::memcpy(static_cast<void*>(&text), &handle, sizeof text);
   if (std::memcmp(text.magic, kMagic, sizeof kMagic) != 0 || pointer == nullptr || !acting()) {
@@ -279,7 +284,7 @@ void note_free(CUdeviceptr base) {
 }
 
 ImportedRange imported_range(CUdeviceptr pointer) {
-  if (imported_count.load(std::memory_order_acquire) == 0) {
+  if (imported_count.load(std::memory_order_acquire) == 0 || Process::instance().forked()) {
     return {};
   }
   const std::lock_guard lock(imports_mutex);

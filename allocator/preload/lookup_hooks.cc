@@ -20,13 +20,17 @@ void substitute(const char* name, void** function) {
   // A version that we do not know. Taking some entries over and not others would send pointers of ours to
   // functions of theirs.
   if (name != nullptr && is_unknown_version(name, *function)) {
-    say("this driver has a version of %s that nofrag does not know; calls of it are not seen", name);
+    say("this driver has a version of %s that nofrag does not know; calls of it are not seen",
+        name);
   }
 }
 
 }  // namespace
 
-CUresult hook_cuGetProcAddress(const char* name, void** function, int version, unsigned long long flags) {
+CUresult hook_cuGetProcAddress(const char* name,
+                               void** function,
+                               int version,
+                               unsigned long long flags) {
   const CUresult result = call_real(Entry::k_cuGetProcAddress, name, function, version, flags);
   if (result == CUDA_SUCCESS) {
     substitute(name, function);
@@ -36,7 +40,8 @@ CUresult hook_cuGetProcAddress(const char* name, void** function, int version, u
 
 CUresult hook_cuGetProcAddress_v2(
     const char* name, void** function, int version, unsigned long long flags, int* status) {
-  const CUresult result = call_real(Entry::k_cuGetProcAddress_v2, name, function, version, flags, status);
+  const CUresult result =
+      call_real(Entry::k_cuGetProcAddress_v2, name, function, version, flags, status);
   if (result == CUDA_SUCCESS) {
     substitute(name, function);
   }

@@ -13,8 +13,8 @@
 namespace nofrag::preload {
 
 struct OwnBlock {
-  bool ours = false;  // in our addresses
-  bool live = false;  // in a block
+  bool ours = false;   // in our addresses
+  bool live = false;   // in a block
   bool async = false;  // given by cuMemAllocAsync, or to another door than the preload
   int device = -1;
   CUdeviceptr base = 0;
@@ -34,6 +34,18 @@ struct OwnBlock {
 }
 [[nodiscard]] inline CUstream to_stream_handle(std::uint64_t raw) {
   return static_cast<CUstream>(VirtAddr(raw).pointer());
+}
+
+// The default streams that have handles: the legacy one (its other name is null), and the calling thread's own,
+// which is what null means to programs built for per-thread default streams.
+[[nodiscard]] inline CUstream legacy_stream() {
+  return to_stream_handle(1);
+}
+[[nodiscard]] inline CUstream per_thread_stream() {
+  return to_stream_handle(2);
+}
+[[nodiscard]] inline CUstream per_thread(CUstream stream) {
+  return stream == nullptr ? per_thread_stream() : stream;
 }
 
 // The device's default memory pool, or nullptr.

@@ -18,14 +18,6 @@
 namespace nofrag::preload {
 namespace {
 
-// cuMemAllocAsync on the legacy stream says 1 to nofrag, so that cuMemAlloc and it can be told apart.
-const auto kLegacyStream = reinterpret_cast<CUstream>(std::uintptr_t{1});     // NOLINT(performance-no-int-to-ptr)
-const auto kPerThreadStream = reinterpret_cast<CUstream>(std::uintptr_t{2});  // NOLINT(performance-no-int-to-ptr)
-
-CUstream named(CUstream stream, CUstream default_stream) {
-  return stream == nullptr ? default_stream : stream;
-}
-
 // ---- blocks freed while something was captured: freed for the program, kept until waiting is allowed again
 
 std::mutex aside_mutex;
@@ -166,7 +158,8 @@ bool alloc_async_here(
   return served != Served::kPassOn;
 }
 
-CUresult alloc_async(Entry entry, CUdeviceptr* pointer, size_t size, CUstream given, CUstream stream) {
+CUresult alloc_async(
+    Entry entry, CUdeviceptr* pointer, size_t size, CUstream given, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   if (alloc_async_here(pointer, size, stream, nullptr, &result)) {
     return result;
@@ -177,8 +170,12 @@ CUresult alloc_async(Entry entry, CUdeviceptr* pointer, size_t size, CUstream gi
              : result;
 }
 
-CUresult alloc_from_pool(
-    Entry entry, CUdeviceptr* pointer, size_t size, CUmemoryPool pool, CUstream given, CUstream stream) {
+CUresult alloc_from_pool(Entry entry,
+                         CUdeviceptr* pointer,
+                         size_t size,
+                         CUmemoryPool pool,
+                         CUstream given,
+                         CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   if (pool != nullptr && alloc_async_here(pointer, size, stream, pool, &result)) {
     return result;
@@ -198,7 +195,8 @@ std::uint64_t learn_pitch() {
     CUdeviceptr pointer = 0;
     size_t pitch = 0;
     const size_t width = second ? unit + 1 : 1;
-    if (call_real(Entry::k_cuMemAllocPitch_v2, &pointer, &pitch, width, size_t{1}, 4U) != CUDA_SUCCESS) {
+    if (call_real(Entry::k_cuMemAllocPitch_v2, &pointer, &pitch, width, size_t{1}, 4U) !=
+        CUDA_SUCCESS) {
       return 0;
     }
     real().mem_free(pointer);
@@ -258,7 +256,8 @@ CUresult free_async(Entry entry, CUdeviceptr pointer, CUstream given, CUstream s
   if (block.async) {
     note_async(block.device, -static_cast<std::int64_t>(block.size));
   }
-  if (block.stream != stream) {
+  const CUstream user = stream == legacy_stream() ? nullptr : stream;
+  if (block.stream != user) {
     nofrag_record_stream(to_address(pointer), stream);
   }
   return nofrag_free(to_address(pointer)) == NOFRAG_OK ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -284,7 +283,8 @@ bool give_idle_memory_back() {
 
 OwnBlock own_block(CUdeviceptr pointer) {
   OwnBlock block;
-  const DeviceAllocator* const owner = owner_of(pointer);
+  // After a fork, locks may be held by threads that are not there.
+  const DeviceAllocator* const owner = Process::instance().forked() ? nullptr : owner_of(pointer);
   if (owner == nullptr) {
     return block;
   }
@@ -317,11 +317,12 @@ CUresult hook_cuMemAlloc_v2(CUdeviceptr* pointer, size_t size) {
 CUresult hook_cuMemAllocPitch_v2(
     CUdeviceptr* pointer, size_t* pitch, size_t width, size_t height, unsigned element) {
   const auto pass_on = [&] {
-    return Retry<CUdeviceptr*, size_t*, size_t, size_t, unsigned>::call<Entry::k_cuMemAllocPitch_v2>(
-        pointer, pitch, width, height, element);
+    return Retry<CUdeviceptr*, size_t*, size_t, size_t, unsigned>::call<
+        Entry::k_cuMemAllocPitch_v2>(pointer, pitch, width, height, element);
   };
   const bool element_known = element == 4 || element == 8 || element == 16;
-  if (pitch == nullptr || width == 0 || height == 0 || !element_known || InsideNofrag::here() || !acting()) {
+  if (pitch == nullptr || width == 0 || height == 0 || !element_known || InsideNofrag::here() ||
+      !acting()) {
     return pass_on();
   }
   const int device = current_device();
@@ -386,44 +387,34 @@ CUresult hook_cuMemFree_v2(CUdeviceptr pointer) {
 }
 
 CUresult hook_cuMemAllocAsync(CUdeviceptr* pointer, size_t size, CUstream stream) {
-  return alloc_async(Entry::k_cuMemAllocAsync, pointer, size, stream, named(stream, kLegacyStream));
+  return alloc_async(Entry::k_cuMemAllocAsync, pointer, size, stream, stream);
 }
 
 CUresult hook_cuMemAllocAsync_ptsz(CUdeviceptr* pointer, size_t size, CUstream stream) {
-  return alloc_async(
-      Entry::k_cuMemAllocAsync_ptsz, pointer, size, stream, named(stream, kPerThreadStream));
+  return alloc_async(Entry::k_cuMemAllocAsync_ptsz, pointer, size, stream, per_thread(stream));
 }
 
 CUresult hook_cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-  return free_async(Entry::k_cuMemFreeAsync, pointer, stream, named(stream, kLegacyStream));
+  return free_async(Entry::k_cuMemFreeAsync, pointer, stream, stream);
 }
 
 CUresult hook_cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
-  return free_async(Entry::k_cuMemFreeAsync_ptsz, pointer, stream, named(stream, kPerThreadStream));
+  return free_async(Entry::k_cuMemFreeAsync_ptsz, pointer, stream, per_thread(stream));
 }
 
 CUresult hook_cuMemAllocFromPoolAsync(CUdeviceptr* pointer,
                                       size_t size,
                                       CUmemoryPool pool,
                                       CUstream stream) {
-  return alloc_from_pool(Entry::k_cuMemAllocFromPoolAsync,
-                         pointer,
-                         size,
-                         pool,
-                         stream,
-                         named(stream, kLegacyStream));
+  return alloc_from_pool(Entry::k_cuMemAllocFromPoolAsync, pointer, size, pool, stream, stream);
 }
 
 CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* pointer,
                                            size_t size,
                                            CUmemoryPool pool,
                                            CUstream stream) {
-  return alloc_from_pool(Entry::k_cuMemAllocFromPoolAsync_ptsz,
-                         pointer,
-                         size,
-                         pool,
-                         stream,
-                         named(stream, kPerThreadStream));
+  return alloc_from_pool(
+      Entry::k_cuMemAllocFromPoolAsync_ptsz, pointer, size, pool, stream, per_thread(stream));
 }
 
 }  // namespace nofrag::preload

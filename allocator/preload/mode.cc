@@ -1,7 +1,6 @@
 #include "preload/mode.h"
 
 #include <dlfcn.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdarg>
@@ -10,6 +9,8 @@
 #include <cstring>
 #include <string>
 #include <string_view>
+
+#include <sys/stat.h>
 
 #include "config/parser.h"
 #include "preload/bootstrap.h"
@@ -45,8 +46,8 @@ std::string_view base_name(std::string_view path) {
 bool same_file(const std::string& a, const char* b) {
   struct stat first {};
   struct stat second {};
-  return ::stat(a.c_str(), &first) == 0 && ::stat(b, &second) == 0 && first.st_dev == second.st_dev &&
-         first.st_ino == second.st_ino;
+  return ::stat(a.c_str(), &first) == 0 && ::stat(b, &second) == 0 &&
+         first.st_dev == second.st_dev && first.st_ino == second.st_ino;
 }
 
 // Does one of the words (separated as LD_PRELOAD has them) mean the file at `own`?
@@ -117,7 +118,8 @@ std::string memory_tool() {
     }
   }
   const std::string_view preloads = environment("LD_PRELOAD");
-  for (const char* part : {"TreeLauncherTargetInjection", "InterceptorInjectionTarget", "sanitizer-collection"}) {
+  for (const char* part :
+       {"TreeLauncherTargetInjection", "InterceptorInjectionTarget", "sanitizer-collection"}) {
     if (preloads.find(part) != std::string_view::npos) {
       return "LD_PRELOAD names " + std::string(part);
     }
@@ -131,12 +133,14 @@ bool decide(const Options& given) {
     return false;
   }
   if (given.driver != "cuda") {
-    say("driver:%s is not the real one, which programs under the preload need; the preload does nothing",
+    say("driver:%s is not the real one, which programs under the preload need; the preload does "
+        "nothing",
         given.driver.c_str());
     return false;
   }
   if (const std::string tool = memory_tool(); !tool.empty() && !given.preload_with_tools) {
-    say("%s, so the preload stands aside: the driver serves alone, that the tool may see each allocation "
+    say("%s, so the preload stands aside: the driver serves alone, that the tool may see each "
+        "allocation "
         "(preload_with_tools:true overrules)",
         tool.c_str());
     return false;
@@ -212,7 +216,8 @@ bool decide_to_act() {
   if (decided == Known::kYes) {
     Process::StartChanges changes;
     changes.lookup = &real_dlsym;
-    changes.shareable = options().preload == PreloadMode::kAuto || options().preload == PreloadMode::kVmm;
+    changes.shareable =
+        options().preload == PreloadMode::kAuto || options().preload == PreloadMode::kVmm;
     Process::instance().change_start(changes);
   }
   decision.store(decided, std::memory_order_release);

@@ -12,6 +12,7 @@
 #include "preload/devices.h"
 #include "preload/entries.h"
 #include "preload/hooks.h"
+#include "preload/memory.h"
 #include "preload/mode.h"
 #include "preload/retry.h"
 
@@ -36,8 +37,6 @@ std::mutex captures_mutex;
 std::vector<Capture>* captures;  // Sync: captures_mutex; leaked
 std::atomic<std::size_t> capture_count;
 
-const auto kPerThreadStream = reinterpret_cast<CUstream>(std::uintptr_t{2});  // NOLINT(performance-no-int-to-ptr)
-
 void capture_begun(CUstream stream) {
   const std::lock_guard lock(captures_mutex);
   if (captures == nullptr) {
@@ -54,7 +53,7 @@ void capture_over(CUstream stream) {
   const std::lock_guard lock(captures_mutex);
   std::erase_if(*captures, [&](const Capture& capture) {
     return capture.stream == stream &&
-           (stream != kPerThreadStream || pthread_equal(capture.thread, pthread_self()) != 0);
+           (stream != per_thread_stream() || pthread_equal(capture.thread, pthread_self()) != 0);
   });
   capture_count.store(captures->size(), std::memory_order_release);
 }
@@ -76,10 +75,6 @@ CUresult end_capture(Entry entry, CUstream given, CUstream stream, void* graph) 
   return result;
 }
 
-CUstream per_thread(CUstream stream) {
-  return stream == nullptr ? kPerThreadStream : stream;
-}
-
 // ---- contexts
 
 // At exit nothing is torn down: the driver takes everything back, or has already.
@@ -91,7 +86,6 @@ CUresult reset(Entry entry, CUdevice device) {
   if (may_drop(device)) {
     // The driver would wait, too, and memory that work still uses cannot go.
     drop_device(device);
-    seat(device).retained.store(0);
   }
   const CUresult result = call_real(entry, device);
   forget_contexts();
@@ -128,7 +122,7 @@ bool any_capture() {
   const std::lock_guard lock(captures_mutex);
   std::erase_if(*captures, [](const Capture& capture) {
     const bool askable =
-        capture.stream != kPerThreadStream || pthread_equal(capture.thread, pthread_self()) != 0;
+        capture.stream != per_thread_stream() || pthread_equal(capture.thread, pthread_self()) != 0;
     return askable && !is_capturing(capture.stream);
   });
   capture_count.store(captures->size(), std::memory_order_release);
@@ -179,7 +173,8 @@ CUresult hook_cuStreamEndCapture_ptsz(CUstream stream, void* graph) {
 
 CUresult hook_cuStreamCreate(CUstream* stream, unsigned flags) {
   const CUresult result = Retry<CUstream*, unsigned>::call<Entry::k_cuStreamCreate>(stream, flags);
-  if (result == CUDA_SUCCESS && acting() && !options().preload_free_waits && !InsideNofrag::here()) {
+  if (result == CUDA_SUCCESS && acting() && !options().preload_free_waits &&
+      !InsideNofrag::here()) {
     note_stream(*stream, flags);
   }
   return result;
@@ -187,8 +182,10 @@ CUresult hook_cuStreamCreate(CUstream* stream, unsigned flags) {
 
 CUresult hook_cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
   const CUresult result =
-      Retry<CUstream*, unsigned, int>::call<Entry::k_cuStreamCreateWithPriority>(stream, flags, priority);
-  if (result == CUDA_SUCCESS && acting() && !options().preload_free_waits && !InsideNofrag::here()) {
+      Retry<CUstream*, unsigned, int>::call<Entry::k_cuStreamCreateWithPriority>(
+          stream, flags, priority);
+  if (result == CUDA_SUCCESS && acting() && !options().preload_free_waits &&
+      !InsideNofrag::here()) {
     note_stream(*stream, flags);
   }
   return result;
@@ -200,7 +197,8 @@ CUresult hook_cuStreamDestroy_v2(CUstream stream) {
     const int device = device_of_stream(stream);
     if (device >= 0) {
       const std::shared_lock lock(gate());
-      if (DeviceAllocator* const allocator = Process::instance().used_device(device); allocator != nullptr) {
+      if (DeviceAllocator* const allocator = Process::instance().used_device(device);
+          allocator != nullptr) {
         allocator->retire_stream(StreamId(VirtAddr(stream).value())).ignore();
       }
     }
@@ -214,7 +212,8 @@ CUresult hook_cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
   const CUresult result = call_real(Entry::k_cuCtxEnablePeerAccess, peer, flags);
   const int device = result == CUDA_SUCCESS && acting() ? device_of(peer) : -1;
   if (device >= 0 && served(device)) {
-    say("another GPU was given access to the memory of device %d, which does not reach what nofrag mapped; the "
+    say("another GPU was given access to the memory of device %d, which does not reach what nofrag "
+        "mapped; the "
         "driver serves it from here on (preload:native does so from the start)",
         device);
     pass_on(device);
@@ -239,7 +238,8 @@ CUresult hook_cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 }
 
 CUresult hook_cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
-  const CUresult result = Retry<CUcontext*, CUdevice>::call<Entry::k_cuDevicePrimaryCtxRetain>(context, device);
+  const CUresult result =
+      Retry<CUcontext*, CUdevice>::call<Entry::k_cuDevicePrimaryCtxRetain>(context, device);
   if (result == CUDA_SUCCESS && acting() && known_device(device)) {
     seat(device).retained.fetch_add(1);
   }

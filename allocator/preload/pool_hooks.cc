@@ -25,7 +25,8 @@ int device_of_pool(CUmemoryPool pool) {
   }
   for (int i = 0; i < Process::kMostDevices; ++i) {
     const Seat& here = seat(i);
-    if (here.service.load(std::memory_order_acquire) == Service::kVmm && default_pool_of(i) == pool) {
+    if (here.service.load(std::memory_order_acquire) == Service::kVmm &&
+        default_pool_of(i) == pool) {
       return i;
     }
   }
@@ -75,7 +76,8 @@ void note_async(int device, std::int64_t difference) {
   std::uint64_t next = 0;
   do {
     const auto less = static_cast<std::uint64_t>(-difference);
-    next = difference >= 0 ? now + static_cast<std::uint64_t>(difference) : now - std::min(now, less);
+    next =
+        difference >= 0 ? now + static_cast<std::uint64_t>(difference) : now - std::min(now, less);
   } while (!here.async_live.compare_exchange_weak(now, next, std::memory_order_relaxed));
   raise(here.async_peak, next);
 }
@@ -119,7 +121,8 @@ CUresult hook_cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void* valu
   const std::shared_lock lock(gate());
   Seat& here = seat(device);
   if (attribute == kUsedHigh) {
-    here.async_peak.store(here.async_live.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    here.async_peak.store(here.async_live.load(std::memory_order_relaxed),
+                          std::memory_order_relaxed);
   } else if (attribute == kReservedHigh) {
     here.reserved_peak.store(reserved_of(device), std::memory_order_relaxed);
   }
@@ -135,7 +138,8 @@ CUresult hook_cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
   }
   const InsideNofrag inside;
   const std::shared_lock lock(gate());
-  if (DeviceAllocator* const allocator = Process::instance().used_device(device); allocator != nullptr) {
+  if (DeviceAllocator* const allocator = Process::instance().used_device(device);
+      allocator != nullptr) {
     allocator->trim(Bytes(keep));
   }
   return CUDA_SUCCESS;
@@ -166,7 +170,8 @@ CUresult hook_cuMemPoolSetAccess(CUmemoryPool pool, const void* access, size_t c
   const auto* const given = static_cast<const CUmemAccessDesc*>(access);
   for (size_t i = 0; result == CUDA_SUCCESS && device >= 0 && i < count; ++i) {
     if (given[i].location.id != device && given[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) {
-      say("another GPU was given access to the default pool of device %d; its memory comes from the driver now",
+      say("another GPU was given access to the default pool of device %d; its memory comes from "
+          "the driver now",
           device);
       pass_on(device);
     }

@@ -50,9 +50,11 @@ constexpr CUdeviceptr kNowhere = 4096;
 std::uint64_t limit_of(int device, std::uint64_t total) {
   std::uint64_t limit = std::min(total, options().limit.count());
   if (options().memory_fraction < 1.0) {
-    limit = std::min(limit, static_cast<std::uint64_t>(static_cast<double>(total) * options().memory_fraction));
+    limit = std::min(
+        limit, static_cast<std::uint64_t>(static_cast<double>(total) * options().memory_fraction));
   }
-  if (const DeviceAllocator* const allocator = Process::instance().used_device(device); allocator != nullptr) {
+  if (const DeviceAllocator* const allocator = Process::instance().used_device(device);
+      allocator != nullptr) {
     limit = std::min(limit, allocator->stats().limit.count());
   }
   return limit;
@@ -62,11 +64,13 @@ std::uint64_t limit_of(int device, std::uint64_t total) {
 
 CUresult hook_cuMemGetInfo_v2(size_t* free, size_t* total) {
   const CUresult result = call_real(Entry::k_cuMemGetInfo_v2, free, total);
-  if (result != CUDA_SUCCESS || free == nullptr || total == nullptr || !acting() || InsideNofrag::here()) {
+  if (result != CUDA_SUCCESS || free == nullptr || total == nullptr || !acting() ||
+      InsideNofrag::here()) {
     return result;
   }
   CUdevice device = -1;
-  if (real().context_device(&device) != CUDA_SUCCESS || device < 0 || device >= Process::kMostDevices) {
+  if (real().context_device(&device) != CUDA_SUCCESS || device < 0 ||
+      device >= Process::kMostDevices) {
     return result;
   }
   const InsideNofrag inside;
@@ -75,7 +79,8 @@ CUresult hook_cuMemGetInfo_v2(size_t* free, size_t* total) {
   // of two others, and what threads keep, which comes back before anything is refused.
   std::uint64_t idle = 0;
   std::uint64_t reserved = 0;
-  if (const DeviceAllocator* const allocator = Process::instance().used_device(device); allocator != nullptr) {
+  if (const DeviceAllocator* const allocator = Process::instance().used_device(device);
+      allocator != nullptr) {
     const DeviceStats stats = allocator->stats();
     idle = stats.free_handles.count() + stats.composable.count() + stats.kept.count();
     reserved = stats.reserved.count();
@@ -120,11 +125,14 @@ CUresult hook_cuPointerGetAttribute(void* data, int attribute, CUdeviceptr point
   return call_real(Entry::k_cuPointerGetAttribute, data, attribute, pointer);
 }
 
-CUresult hook_cuPointerGetAttributes(unsigned count, int* attributes, void** data, CUdeviceptr pointer) {
+CUresult hook_cuPointerGetAttributes(unsigned count,
+                                     int* attributes,
+                                     void** data,
+                                     CUdeviceptr pointer) {
   const OwnBlock block = own_block(pointer);
   const bool freed = block.ours && !is_live_block(block);
-  const CUresult result =
-      call_real(Entry::k_cuPointerGetAttributes, count, attributes, data, freed ? kNowhere : pointer);
+  const CUresult result = call_real(
+      Entry::k_cuPointerGetAttributes, count, attributes, data, freed ? kNowhere : pointer);
   if (result != CUDA_SUCCESS || !block.ours || freed) {
     return result;
   }

@@ -15,10 +15,10 @@ const RealCalls& real() {
 
 bool fill_real_calls(void* library, const char** missing) {
   *missing = nullptr;
-#define NOFRAG_REAL(member, function, symbol)                                         \
+#define NOFRAG_REAL(member, function, symbol)                                           \
   calls.member = reinterpret_cast<decltype(calls.member)>(real_dlsym(library, symbol)); \
-  if (calls.member == nullptr) {                                                      \
-    *missing = symbol;                                                                \
+  if (calls.member == nullptr) {                                                        \
+    *missing = symbol;                                                                  \
   }
   NOFRAG_REAL_CALLS(NOFRAG_REAL)
 #undef NOFRAG_REAL

@@ -9,4 +9,8 @@ const char* environment(const char* name) {
   return value != nullptr ? value : "";
 }
 
+void set_environment(const char* name, const std::string& value) {
+  ::setenv(name, value.c_str(), 1);
+}
+
 }  // namespace nofrag

@@ -4,9 +4,14 @@
 // Failure: a variable that is not set is the empty string. Cost: one walk over the environment.
 #pragma once
 
+#include <string>
+
 namespace nofrag {
 
 // pre: `name` ends in a zero byte. Valid until the environment is changed.
 [[nodiscard]] const char* environment(const char* name);
+
+// For programs that this process starts or becomes. pre: nobody else reads the environment meanwhile.
+void set_environment(const char* name, const std::string& value);
 
 }  // namespace nofrag

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -37,6 +38,23 @@ void read_environment(Options* options, ReadOptions* conf, ReadOptions* own) {
 void report_problems(const char* source, const std::vector<std::string>& problems) {
   for (const std::string& problem : problems) {
     log_line(LogLevel::kWarning, "%s: %s", source, problem.c_str());
+  }
+}
+
+// Counts and peaks of a device that was dropped before, added to those of its successor.
+void add_past(const DeviceReport& past, DeviceReport* report) {
+  if (past.device != report->device) {
+    return;
+  }
+  DeviceStats& now = report->stats;
+  now.peak_live = std::max(now.peak_live, past.stats.peak_live);
+  now.peak_allocated = std::max(now.peak_allocated, past.stats.peak_allocated);
+  now.peak_reserved = std::max(now.peak_reserved, past.stats.peak_reserved);
+  now.allocations += past.stats.allocations;
+  now.frees += past.stats.frees;
+  now.failed_allocations += past.stats.failed_allocations;
+  for (std::size_t i = 0; i < now.rungs.size(); ++i) {
+    now.rungs[i] += past.stats.rungs[i];
   }
 }
 
@@ -265,8 +283,16 @@ void Process::drop_device(int ordinal) {
       devices_[static_cast<std::size_t>(ordinal)].exchange(nullptr, std::memory_order_acq_rel);
   if (device != nullptr) {
     const std::lock_guard dropping(dropped_mutex_);
+    DeviceReport last{ordinal, device->info().name, device->uses_virtual_memory(), device->stats()};
+    for (const DeviceReport& earlier : dropped_) {
+      add_past(earlier, &last);
+    }
     std::erase_if(dropped_, [&](const auto& other) { return other.device == ordinal; });
-    dropped_.push_back({ordinal, device->info().name, device->uses_virtual_memory(), device->stats()});
+    // What it held is gone; what it did stays.
+    DeviceReport past{last.device, last.name, last.virtual_memory, {}};
+    past.stats.limit = last.stats.limit;
+    add_past(last, &past);
+    dropped_.push_back(std::move(past));
     delete device;
   }
   if (driver_ != nullptr) {
@@ -291,15 +317,18 @@ StatsReport Process::stats_report() const {
   report.ledger = driver_->ledger();
   const std::lock_guard lock(dropped_mutex_);
   for (int i = 0; i < device_count_; ++i) {
-    if (const DeviceAllocator* device = used_device(i); device != nullptr) {
+    const DeviceAllocator* const device = used_device(i);
+    const auto past = std::find_if(
+        dropped_.begin(), dropped_.end(), [i](const auto& other) { return other.device == i; });
+    if (device != nullptr) {
       report.devices.push_back(
           {i, device->info().name, device->uses_virtual_memory(), device->stats()});
-      continue;
+      if (past != dropped_.end()) {
+        add_past(*past, &report.devices.back());
+      }
+    } else if (past != dropped_.end()) {
+      report.devices.push_back(*past);
     }
-    std::copy_if(dropped_.begin(),
-                 dropped_.end(),
-                 std::back_inserter(report.devices),
-                 [i](const DeviceReport& dropped) { return dropped.device == i; });
   }
   return report;
 }
@@ -334,9 +363,13 @@ void Process::at_exit() {
   if (was_ready) {
     process.observer_.stop();
   }
-  if (was_ready && process.options_.stats == StatsMode::kExit) {
-    std::fputs(stats_text(process.stats_report()).c_str(), stderr);
+  if (!was_ready || process.options_.stats == StatsMode::kOff) {
+    return;
   }
+  const StatsReport report = process.stats_report();
+  const std::string text =
+      process.options_.stats == StatsMode::kExit ? stats_text(report) : stats_summary(report);
+  std::fputs(text.c_str(), stderr);
 }
 
 }  // namespace nofrag

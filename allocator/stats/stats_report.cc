@@ -1,5 +1,8 @@
 #include "stats/stats_report.h"
 
+#include <cstdio>
+
+#include "config/human_bytes.h"
 #include "stats/emitter.h"
 
 namespace nofrag {
@@ -118,6 +121,41 @@ std::string stats_table() {
 #include "stats/device_stats.def"
 #undef NOFRAG_DEVICE_STAT
   return table;
+}
+
+std::string stats_summary(const StatsReport& report) {
+  constexpr std::pair<Rung, const char*> kRungNames[] = {{Rung::kOwnFree, "own free"},
+                                                         {Rung::kOwnMappable, "own mappable"},
+                                                         {Rung::kGrow, "grown"},
+                                                         {Rung::kOtherPools, "other pools"},
+                                                         {Rung::kDeviceWait, "device wait"},
+                                                         {Rung::kPressureCallbacks, "callbacks"},
+                                                         {Rung::kFailed, "out of memory"}};
+  std::string text;
+  for (const DeviceReport& device : report.devices) {
+    const DeviceStats& s = device.stats;
+    char numbers[256];
+    std::snprintf(numbers,
+                  sizeof numbers,
+                  " (%.3f of it); %.1f ms in %llu driver calls\n",
+                  ratio(s.peak_reserved, s.peak_live),
+                  report.ledger.total_microseconds() / 1000,
+                  static_cast<unsigned long long>(report.ledger.total_calls()));
+    const std::string label = "nofrag: process " + std::to_string(report.pid) + ", device " +
+                              std::to_string(device.device);
+    text += label + ": peak live " + human_bytes(s.peak_live) + ", peak reserved " +
+            human_bytes(s.peak_reserved) + numbers;
+    text += label + ": " + std::to_string(s.allocations) + " allocations, served by:";
+    const char* separator = " ";
+    for (const auto& [which, name] : kRungNames) {
+      if (rung(s, which) != 0) {
+        text += separator + std::string(name) + " " + std::to_string(rung(s, which));
+        separator = ", ";
+      }
+    }
+    text += "\n";
+  }
+  return text;
 }
 
 }  // namespace nofrag

@@ -35,6 +35,8 @@ struct StatsReport {
 
 [[nodiscard]] std::string stats_text(const StatsReport& report);
 [[nodiscard]] std::string stats_json(const StatsReport& report);
+// Two lines a device: the peaks, the driver's time, the rungs that served.
+[[nodiscard]] std::string stats_summary(const StatsReport& report);
 
 [[nodiscard]] nofrag_device_stats to_c_stats(const DeviceStats& stats);
 [[nodiscard]] nofrag_oom_report to_c_report(int device, const OomReport& report);

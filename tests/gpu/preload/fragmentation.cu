@@ -21,7 +21,10 @@ __global__ void fill(unsigned* words, std::size_t count, unsigned seed) {
   }
 }
 
-__global__ void verify(const unsigned* words, std::size_t count, unsigned seed, unsigned long long* wrong) {
+__global__ void verify(const unsigned* words,
+                       std::size_t count,
+                       unsigned seed,
+                       unsigned long long* wrong) {
   for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
        i += std::size_t{gridDim.x} * blockDim.x) {
     if (words[i] != seed + static_cast<unsigned>(i)) {
@@ -39,7 +42,8 @@ bool hold_the_rest(std::size_t keep) {
   }
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found{};
-  if (cudaGetDriverEntryPointByVersion("cuMemCreate", &entry, 12000, cudaEnableDefault, &found) != cudaSuccess) {
+  if (cudaGetDriverEntryPointByVersion("cuMemCreate", &entry, 12000, cudaEnableDefault, &found) !=
+      cudaSuccess) {
     return false;
   }
   CUmemAllocationProp properties{};
@@ -47,7 +51,8 @@ bool hold_the_rest(std::size_t keep) {
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   CUmemGenericAllocationHandle handle = 0;
   const std::size_t size = (free - keep) >> 21 << 21;
-  return reinterpret_cast<decltype(&cuMemCreate)>(entry)(&handle, size, &properties, 0) == CUDA_SUCCESS;
+  return reinterpret_cast<decltype(&cuMemCreate)>(entry)(&handle, size, &properties, 0) ==
+         CUDA_SUCCESS;
 }
 
 struct Block {
@@ -64,13 +69,15 @@ int main(int count, char** words) {
   std::mt19937 random(static_cast<unsigned>(std::atoi(count > 3 ? words[3] : "1")));
   unsigned long long* wrong = nullptr;
   // The kernels are loaded before memory is short.
-  if (cudaMalloc(&wrong, sizeof *wrong) != cudaSuccess || cudaMemset(wrong, 0, sizeof *wrong) != cudaSuccess) {
+  if (cudaMalloc(&wrong, sizeof *wrong) != cudaSuccess ||
+      cudaMemset(wrong, 0, sizeof *wrong) != cudaSuccess) {
     return 3;
   }
   verify<<<1, 32>>>(nullptr, 0, 0, wrong);
   fill<<<1, 32>>>(nullptr, 0, 0);
   if (cudaDeviceSynchronize() != cudaSuccess || !hold_the_rest(budget)) {
-    std::fprintf(stderr, "the ballast is not to be had: %s\n", cudaGetErrorString(cudaGetLastError()));
+    std::fprintf(
+        stderr, "the ballast is not to be had: %s\n", cudaGetErrorString(cudaGetLastError()));
     return 3;
   }
   // 95 % full, each size counted as the driver rounds it, to 2 MiB: a layout that wastes nothing exists.
@@ -112,8 +119,15 @@ int main(int count, char** words) {
   }
   unsigned long long found = 1;
   const cudaError_t last = cudaMemcpy(&found, wrong, sizeof found, cudaMemcpyDeviceToHost);
-  std::printf("RESULT {\"steps\": %ld, \"refused\": %s, \"asked_mib\": %zu, \"live_mib\": %zu, \"wrong\": %llu, "
-              "\"error\": %d}\n",
-              step, refused ? "true" : "false", asked >> 20, live_at_end >> 20, found, static_cast<int>(last));
+  std::printf(
+      "RESULT {\"steps\": %ld, \"refused\": %s, \"asked_mib\": %zu, \"live_mib\": %zu, \"wrong\": "
+      "%llu, "
+      "\"error\": %d}\n",
+      step,
+      refused ? "true" : "false",
+      asked >> 20,
+      live_at_end >> 20,
+      found,
+      static_cast<int>(last));
   return 0;
 }

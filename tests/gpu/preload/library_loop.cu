@@ -3,13 +3,6 @@
 // device idle, so that waiting for kernels is no part of it.
 //
 // usage: library_loop ROUNDS SEED; prints "wrong N" and "RESULT {json}".
-#include <thrust/device_vector.h>
-#include <thrust/scan.h>
-#include <thrust/sort.h>
-#include <thrust/unique.h>
-
-#include <cub/cub.cuh>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -17,6 +10,12 @@
 #include <numeric>
 #include <random>
 #include <vector>
+
+#include <cub/cub.cuh>
+#include <thrust/device_vector.h>
+#include <thrust/scan.h>
+#include <thrust/sort.h>
+#include <thrust/unique.h>
 
 namespace {
 
@@ -33,7 +32,8 @@ void timed(Call call) {
   if (call() != cudaSuccess) {
     ++failures;
   }
-  spent_us += std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+  spent_us +=
+      std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
   ++calls;
 }
 
@@ -121,9 +121,16 @@ int main(int count, char** words) {
       calls = 0;
     }
   }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::printf("wrong %ld, failures %ld\n", wrong, failures);
-  std::printf("RESULT {\"wrong\": %ld, \"failures\": %ld, \"calls\": %ld, \"us_a_call\": %.3f, \"seconds\": %.2f}\n",
-              wrong, failures, calls, spent_us / static_cast<double>(calls), seconds);
+  std::printf(
+      "RESULT {\"wrong\": %ld, \"failures\": %ld, \"calls\": %ld, \"us_a_call\": %.3f, "
+      "\"seconds\": %.2f}\n",
+      wrong,
+      failures,
+      calls,
+      spent_us / static_cast<double>(calls),
+      seconds);
   return wrong == 0 && failures == 0 ? 0 : 1;
 }

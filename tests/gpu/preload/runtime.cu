@@ -16,7 +16,10 @@ void line(const char* what, long long value) {
 
 // The call's answer, and what the runtime then remembers as the last error.
 void call(const char* what, cudaError_t result) {
-  std::printf("%s: %d, last error %d\n", what, static_cast<int>(result), static_cast<int>(cudaGetLastError()));
+  std::printf("%s: %d, last error %d\n",
+              what,
+              static_cast<int>(result),
+              static_cast<int>(cudaGetLastError()));
 }
 
 __global__ void fill(unsigned* words, std::size_t count, unsigned seed) {
@@ -26,7 +29,10 @@ __global__ void fill(unsigned* words, std::size_t count, unsigned seed) {
   }
 }
 
-__global__ void verify(const unsigned* words, std::size_t count, unsigned seed, unsigned long long* wrong) {
+__global__ void verify(const unsigned* words,
+                       std::size_t count,
+                       unsigned seed,
+                       unsigned long long* wrong) {
   for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
        i += std::size_t{gridDim.x} * blockDim.x) {
     if (words[i] != seed * 2654435761u + static_cast<unsigned>(i)) {
@@ -55,7 +61,8 @@ unsigned long long churn(unsigned seed, int steps, cudaStream_t stream, int* fai
   *failed += cudaMemsetAsync(wrong, 0, sizeof *wrong, stream) != cudaSuccess;
   const auto release = [&](Block& block) {
     verify<<<64, 256, 0, stream>>>(block.words, block.count, block.seed, wrong);
-    *failed += (block.ordered ? cudaFreeAsync(block.words, stream) : cudaFree(block.words)) != cudaSuccess;
+    *failed +=
+        (block.ordered ? cudaFreeAsync(block.words, stream) : cudaFree(block.words)) != cudaSuccess;
     block.words = nullptr;
   };
   for (int step = 0; step < steps; ++step) {
@@ -79,7 +86,8 @@ unsigned long long churn(unsigned seed, int steps, cudaStream_t stream, int* fai
     }
   }
   unsigned long long found = 0;
-  *failed += cudaMemcpyAsync(&found, wrong, sizeof found, cudaMemcpyDeviceToHost, stream) != cudaSuccess;
+  *failed +=
+      cudaMemcpyAsync(&found, wrong, sizeof found, cudaMemcpyDeviceToHost, stream) != cudaSuccess;
   *failed += cudaStreamSynchronize(stream) != cudaSuccess;
   *failed += cudaFree(wrong) != cudaSuccess;
   return found;
@@ -197,8 +205,8 @@ void graphs() {
   call("instantiate", cudaGraphInstantiate(&exec, graph, 0));
   for (int i = 0; i < 20; ++i) {
     void* between = nullptr;
-    if (cudaMalloc(&between, (i + 1) << 18) != cudaSuccess || cudaGraphLaunch(exec, stream) != cudaSuccess ||
-        cudaFree(between) != cudaSuccess) {
+    if (cudaMalloc(&between, (i + 1) << 18) != cudaSuccess ||
+        cudaGraphLaunch(exec, stream) != cudaSuccess || cudaFree(between) != cudaSuccess) {
       call("a round", cudaGetLastError());
     }
   }
@@ -207,8 +215,9 @@ void graphs() {
   call("synchronize", cudaStreamSynchronize(stream));
   call("result", cudaMemcpy(&found, wrong, sizeof found, cudaMemcpyDeviceToHost));
   line("wrong words", static_cast<long long>(found));
-  call("malloc in a global capture", (cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal),
-                                      cudaMalloc(reinterpret_cast<void**>(&inside), 1000)));
+  call("malloc in a global capture",
+       (cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal),
+        cudaMalloc(reinterpret_cast<void**>(&inside), 1000)));
   call("end", cudaStreamEndCapture(stream, &graph));
   call("destroy", cudaGraphExecDestroy(exec));
   call("free", cudaFree(kept));

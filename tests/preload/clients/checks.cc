@@ -1,7 +1,6 @@
 // What only the fake driver can show of the preload, as named checks: usage: checks NAME. Exit 0: it held.
 // Reaches the driver by dlsym, nofrag's C interface by looking whether it is in the process.
 #include <dlfcn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -13,16 +12,18 @@
 #include <thread>
 #include <vector>
 
+#include <sys/wait.h>
+
 #include <nofrag/nofrag.h>
 
 #include "api.h"
 
-#define EXPECT(condition)                                                     \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      std::fprintf(stderr, "line %d: %s\n", __LINE__, #condition);            \
-      std::exit(1);                                                           \
-    }                                                                         \
+#define EXPECT(condition)                                          \
+  do {                                                             \
+    if (!(condition)) {                                            \
+      std::fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
+      std::exit(1);                                                \
+    }                                                              \
   } while (false)
 
 namespace {
@@ -52,8 +53,7 @@ unsigned long long held() {
 
 // Does nofrag have this pointer in a live block?
 bool is_ours(CUdeviceptr pointer) {
-  const auto find =
-      reinterpret_cast<decltype(&nofrag_find)>(dlsym(RTLD_DEFAULT, "nofrag_find"));
+  const auto find = reinterpret_cast<decltype(&nofrag_find)>(dlsym(RTLD_DEFAULT, "nofrag_find"));
   nofrag_block_info info{};
   info.struct_size = sizeof info;
   return find != nullptr && find(reinterpret_cast<void*>(pointer), &info) == NOFRAG_OK;  // NOLINT
@@ -74,15 +74,20 @@ void owned() {
   EXPECT(cu.stream_create(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
   EXPECT(cu.default_pool(&pool, 0) == CUDA_SUCCESS);
   EXPECT(is_ours(p = take(1000)) && cu.free(p) == CUDA_SUCCESS && !is_ours(p));
-  EXPECT(cu.alloc_pitch(&p, &pitch, 100, 10, 4) == CUDA_SUCCESS && is_ours(p) && cu.free(p) == CUDA_SUCCESS);
+  EXPECT(cu.alloc_pitch(&p, &pitch, 100, 10, 4) == CUDA_SUCCESS && is_ours(p) &&
+         cu.free(p) == CUDA_SUCCESS);
   const unsigned long learnt = calls("cuMemAllocPitch_v2");  // how the driver chooses pitches
-  EXPECT(cu.alloc_pitch(&p, &pitch, 700, 10, 4) == CUDA_SUCCESS && is_ours(p) && cu.free(p) == CUDA_SUCCESS);
+  EXPECT(cu.alloc_pitch(&p, &pitch, 700, 10, 4) == CUDA_SUCCESS && is_ours(p) &&
+         cu.free(p) == CUDA_SUCCESS);
   EXPECT(calls("cuMemAllocPitch_v2") == learnt && calls("cuMemFree_v2") == learnt);
-  EXPECT(cu.alloc_async(&p, kMib, stream) == CUDA_SUCCESS && is_ours(p) && cu.free_async(p, stream) == CUDA_SUCCESS);
+  EXPECT(cu.alloc_async(&p, kMib, stream) == CUDA_SUCCESS && is_ours(p) &&
+         cu.free_async(p, stream) == CUDA_SUCCESS);
   EXPECT(cu.alloc_async_ptsz(&p, kMib, nullptr) == CUDA_SUCCESS && is_ours(p));
   EXPECT(cu.free_async_ptsz(p, nullptr) == CUDA_SUCCESS);
-  EXPECT(cu.alloc_from_pool(&p, kMib, pool, stream) == CUDA_SUCCESS && is_ours(p) && cu.free(p) == CUDA_SUCCESS);
-  for (const char* entry : {"cuMemAlloc_v2", "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemFreeAsync"}) {
+  EXPECT(cu.alloc_from_pool(&p, kMib, pool, stream) == CUDA_SUCCESS && is_ours(p) &&
+         cu.free(p) == CUDA_SUCCESS);
+  for (const char* entry :
+       {"cuMemAlloc_v2", "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemFreeAsync"}) {
     EXPECT(calls(entry) == 0);
   }
 }
@@ -93,7 +98,8 @@ void passed_on() {
   EXPECT(!is_ours(p = take(1000)) && cu.free(p) == CUDA_SUCCESS);
   EXPECT(cu.alloc_async(&p, kMib, nullptr) == CUDA_SUCCESS && !is_ours(p));
   EXPECT(cu.free_async(p, nullptr) == CUDA_SUCCESS);
-  EXPECT(calls("cuMemAlloc_v2") >= 1 && calls("cuMemFree_v2") >= 1 && calls("cuMemAllocAsync") == 1);
+  EXPECT(calls("cuMemAlloc_v2") >= 1 && calls("cuMemFree_v2") >= 1 &&
+         calls("cuMemAllocAsync") == 1);
 }
 
 void free_waits() {
@@ -119,9 +125,11 @@ void memory_is_ready() {
   EXPECT(cu.stream_create(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
   EXPECT(cu.alloc_async(&p, 60 * kMib, stream) == CUDA_SUCCESS);
   EXPECT(cu.free_async(p, stream) == CUDA_SUCCESS);
-  const unsigned long waits = calls("cuStreamSynchronize") + calls("cuEventSynchronize") + calls("cuCtxSynchronize");
+  const unsigned long waits =
+      calls("cuStreamSynchronize") + calls("cuEventSynchronize") + calls("cuCtxSynchronize");
   const CUdeviceptr q = take(60 * kMib);
-  EXPECT(calls("cuStreamSynchronize") + calls("cuEventSynchronize") + calls("cuCtxSynchronize") > waits);
+  EXPECT(calls("cuStreamSynchronize") + calls("cuEventSynchronize") + calls("cuCtxSynchronize") >
+         waits);
   EXPECT(cu.free(q) == CUDA_SUCCESS);
 }
 
@@ -137,8 +145,17 @@ void retries() {
 #undef NOFRAG_HOOK
 #undef NOFRAG_RETRY
   };
-  using Any = int (*)(const void*, const void*, const void*, const void*, const void*, const void*, const void*,
-                      const void*, const void*, const void*, const void*);
+  using Any = int (*)(const void*,
+                      const void*,
+                      const void*,
+                      const void*,
+                      const void*,
+                      const void*,
+                      const void*,
+                      const void*,
+                      const void*,
+                      const void*,
+                      const void*);
   int seen = 0;
   for (const auto& entry : entries) {
     const bool owned_retry = std::strcmp(entry.name, "cuStreamCreate") == 0 ||
@@ -154,15 +171,36 @@ void retries() {
     const unsigned long before = calls(entry.name);
     fail(entry.name, CUDA_ERROR_OUT_OF_MEMORY);
     fail(entry.name, 719);
-    const int result = call(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);
+    const int result = call(nullptr,
+                            nullptr,
+                            nullptr,
+                            nullptr,
+                            nullptr,
+                            nullptr,
+                            nullptr,
+                            nullptr,
+                            nullptr,
+                            nullptr,
+                            nullptr);
     if (result != 719 || calls(entry.name) != before + 2 || held() >= idle - 99 * kMib) {
-      std::fprintf(stderr, "%s: %d after %lu calls\n", entry.name, result, calls(entry.name) - before);
+      std::fprintf(
+          stderr, "%s: %d after %lu calls\n", entry.name, result, calls(entry.name) - before);
       std::exit(1);
     }
     ++seen;
     // Nothing idle is left: no second call.
     fail(entry.name, CUDA_ERROR_OUT_OF_MEMORY);
-    EXPECT(call(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr) == 2);
+    EXPECT(call(nullptr,
+                nullptr,
+                nullptr,
+                nullptr,
+                nullptr,
+                nullptr,
+                nullptr,
+                nullptr,
+                nullptr,
+                nullptr,
+                nullptr) == 2);
     EXPECT(calls(entry.name) == before + 3);
   }
   EXPECT(seen > 40);
@@ -202,7 +240,8 @@ void stream_ends() {
     CUdeviceptr p = 0;
     CUdeviceptr q = 0;
     EXPECT(cu.stream_create(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-    EXPECT(cu.alloc_async(&p, 8 * kMib, stream) == CUDA_SUCCESS && cu.free_async(p, stream) == CUDA_SUCCESS);
+    EXPECT(cu.alloc_async(&p, 8 * kMib, stream) == CUDA_SUCCESS &&
+           cu.free_async(p, stream) == CUDA_SUCCESS);
     EXPECT(cu.alloc_async(&q, 4 * kMib, stream) == CUDA_SUCCESS);
     const unsigned long events = calls("cuEventRecord");
     EXPECT(cu.stream_destroy(stream) == CUDA_SUCCESS);
@@ -218,11 +257,13 @@ void exports_pin() {
   unsigned long long allocation = 0;
   const auto retain = reinterpret_cast<int (*)(unsigned long long*, CUdeviceptr)>(
       dlsym(driver_library, "cuMemRetainAllocationHandle"));
-  const auto range = reinterpret_cast<int (*)(void*, CUdeviceptr, std::size_t, int, unsigned long long)>(
-      dlsym(driver_library, "cuMemGetHandleForAddressRange"));
+  const auto range =
+      reinterpret_cast<int (*)(void*, CUdeviceptr, std::size_t, int, unsigned long long)>(
+          dlsym(driver_library, "cuMemGetHandleForAddressRange"));
   const auto set = reinterpret_cast<int (*)(const void*, int, CUdeviceptr)>(
       dlsym(driver_library, "cuPointerSetAttribute"));
-  const auto stats = reinterpret_cast<decltype(&nofrag_get_stats)>(dlsym(RTLD_DEFAULT, "nofrag_get_stats"));
+  const auto stats =
+      reinterpret_cast<decltype(&nofrag_get_stats)>(dlsym(RTLD_DEFAULT, "nofrag_get_stats"));
   const auto pinned = [&] {
     nofrag_device_stats now{};
     now.struct_size = sizeof now;
@@ -251,13 +292,16 @@ void versions() {
   int status = 0;
   EXPECT(find("cuMemAlloc", &function, 2000, 0, &status) == 0 && function != nullptr);
   unsigned old = 0;
-  EXPECT(reinterpret_cast<int (*)(unsigned*, unsigned)>(function)(&old, 16) == 0 && calls("cuMemAlloc") == 1);
+  EXPECT(reinterpret_cast<int (*)(unsigned*, unsigned)>(function)(&old, 16) == 0 &&
+         calls("cuMemAlloc") == 1);
   EXPECT(find("", &function, 0, 0, nullptr) == 500 && function == nullptr);
-  EXPECT(find("cuNoSuchThing", &function, 13000, 0, &status) == 0 && function == nullptr && status == 1);
+  EXPECT(find("cuNoSuchThing", &function, 13000, 0, &status) == 0 && function == nullptr &&
+         status == 1);
   EXPECT(find("cuMemAlloc", nullptr, 13000, 0, &status) == 1);
   std::fprintf(stderr, "-- before\n");
   EXPECT(find("cuMemGetAddressRange", &function, 13010, 0, &status) == 0 && function != nullptr);
-  EXPECT(reinterpret_cast<int (*)(void*, void*, unsigned long long)>(function)(nullptr, nullptr, 0) == 0);
+  EXPECT(reinterpret_cast<int (*)(void*, void*, unsigned long long)>(function)(
+             nullptr, nullptr, 0) == 0);
   EXPECT(calls("cuMemGetAddressRange_v3") == 1);
 }
 
@@ -361,12 +405,14 @@ void threads() {
         CUdeviceptr p = 0;
         if (mine.size() > 20) {
           const std::size_t at = (random >> 8) % mine.size();
-          EXPECT((random % 2 != 0U ? cu.free(mine[at]) : cu.free_async(mine[at], stream)) == CUDA_SUCCESS);
+          EXPECT((random % 2 != 0U ? cu.free(mine[at]) : cu.free_async(mine[at], stream)) ==
+                 CUDA_SUCCESS);
           mine[at] = mine.back();
           mine.pop_back();
         }
         const std::size_t size = std::size_t{1} << (9 + (random >> 12) % 11);
-        EXPECT((random % 3 == 0 ? cu.alloc(&p, size) : cu.alloc_async(&p, size, stream)) == CUDA_SUCCESS);
+        EXPECT((random % 3 == 0 ? cu.alloc(&p, size) : cu.alloc_async(&p, size, stream)) ==
+               CUDA_SUCCESS);
         CUdeviceptr base = 0;
         std::size_t found = 0;
         EXPECT(cu.range(&base, &found, p + size - 1) == CUDA_SUCCESS && base == p && found == size);

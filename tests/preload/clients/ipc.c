@@ -7,8 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
+
+#include <sys/wait.h>
 
 #include "api.h"
 
@@ -22,7 +23,8 @@ static void line(const char* what, long long value) {
 static void context(const char* way) {
   CUcontext made = NULL;
   load_api(&cu, way);
-  if (cu.init(0) != CUDA_SUCCESS || cu.retain(&made, 0) != CUDA_SUCCESS || cu.set_current(made) != CUDA_SUCCESS) {
+  if (cu.init(0) != CUDA_SUCCESS || cu.retain(&made, 0) != CUDA_SUCCESS ||
+      cu.set_current(made) != CUDA_SUCCESS) {
     fprintf(stderr, "no context\n");
     exit(3);
   }
@@ -60,9 +62,11 @@ static int child(const char* way, size_t size, int from, int to) {
   line("child: close a third time", cu.ipc_close(first) != CUDA_SUCCESS);
   must_move(write(to, "d", 1), 1);
   must_move(read(from, &handle, sizeof handle), sizeof handle);
-  line("child: open what was freed", cu.ipc_open(&first, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS);
+  line("child: open what was freed",
+       cu.ipc_open(&first, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS);
   memset(&handle, 0x5a, sizeof handle);
-  line("child: open nonsense", cu.ipc_open(&first, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS);
+  line("child: open nonsense",
+       cu.ipc_open(&first, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS);
   return 0;
 }
 

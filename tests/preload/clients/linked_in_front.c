@@ -15,8 +15,9 @@ int main(void) {
     fputs("the driver's calls fail\n", stderr);
     return 1;
   }
-  if (nofrag_find((void*)(size_t)pointer, &info) == NOFRAG_OK || cuMemFree(pointer) != CUDA_SUCCESS ||
-      fake_cuda_calls("cuMemAlloc_v2") != 1 || fake_cuda_calls("cuMemFree_v2") != 1) {
+  if (nofrag_find((void*)(size_t)pointer, &info) == NOFRAG_OK ||
+      cuMemFree(pointer) != CUDA_SUCCESS || fake_cuda_calls("cuMemAlloc_v2") != 1 ||
+      fake_cuda_calls("cuMemFree_v2") != 1) {
     fputs("the calls were taken over\n", stderr);
     return 1;
   }

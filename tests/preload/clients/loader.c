@@ -8,12 +8,12 @@ const char* first_through_next(void);
 const char* first_cu_through_next(void);
 void* first_opens_target(void);
 
-#define EXPECT(condition)                                      \
-  do {                                                         \
-    if (!(condition)) {                                        \
+#define EXPECT(condition)                                     \
+  do {                                                        \
+    if (!(condition)) {                                       \
       fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
-      exit(1);                                                 \
-    }                                                          \
+      exit(1);                                                \
+    }                                                         \
   } while (0)
 
 int main(void) {

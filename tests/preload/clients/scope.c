@@ -11,8 +11,12 @@
 
 const char* scope_number(void);
 const char* cuScopeNumber(void);
-const char* scope_number(void) { return NUMBER; }
-const char* cuScopeNumber(void) { return NUMBER; }
+const char* scope_number(void) {
+  return NUMBER;
+}
+const char* cuScopeNumber(void) {
+  return NUMBER;
+}
 
 #ifdef FIRST
 typedef const char* (*function)(void);
@@ -26,8 +30,12 @@ static const char* call(const char* name) {
 const char* first_through_next(void);
 const char* first_cu_through_next(void);
 void* first_opens_target(void);
-const char* first_through_next(void) { return call("scope_number"); }
-const char* first_cu_through_next(void) { return call("cuScopeNumber"); }
+const char* first_through_next(void) {
+  return call("scope_number");
+}
+const char* first_cu_through_next(void) {
+  return call("cuScopeNumber");
+}
 void* first_opens_target(void) {
   void* target = dlopen("libpreload_target.so", RTLD_NOW);
   __asm__ volatile("" ::: "memory"); /* no tail call: the caller must be this library */

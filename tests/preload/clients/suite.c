@@ -2,17 +2,19 @@
  * without the preload, must print the same. Runs on the fake driver and on a GPU.
  *
  * usage: suite WAY [GROUP...]     groups: see the table at the end; none = all but reset and release */
-#include "api.h"
-
 #include <stdio.h>
 #include <string.h>
+
+#include "api.h"
 
 #define MIB ((size_t)1 << 20)
 
 static struct api cu;
 static CUcontext context;
 
-static void line(const char* what, long long value) { printf("%s: %lld\n", what, value); }
+static void line(const char* what, long long value) {
+  printf("%s: %lld\n", what, value);
+}
 
 static void start(void) {
   line("init", cu.init(0));
@@ -358,10 +360,17 @@ int main(int count, char** words) {
     const char* name;
     void (*run)(void);
     int asked_only;
-  } groups[] = {{"sizes", sizes, 0},       {"frees", frees, 0},       {"contents", contents, 0},
-                {"pitches", pitches, 0},   {"streams", streams, 0},   {"pools", pools, 0},
-                {"memory", memory, 0},     {"contexts", contexts, 0}, {"captures", captures, 0},
-                {"reset", reset, 1},       {"release", release, 1}};
+  } groups[] = {{"sizes", sizes, 0},
+                {"frees", frees, 0},
+                {"contents", contents, 0},
+                {"pitches", pitches, 0},
+                {"streams", streams, 0},
+                {"pools", pools, 0},
+                {"memory", memory, 0},
+                {"contexts", contexts, 0},
+                {"captures", captures, 0},
+                {"reset", reset, 1},
+                {"release", release, 1}};
   if (count < 2) {
     fprintf(stderr, "usage: suite WAY [GROUP...]\n");
     return 2;

@@ -9,8 +9,10 @@
 void* next_symbol(const char* name);
 
 /* Weak: a driver library may be older than the list. */
-#define NOFRAG_HOOK(symbol) extern const char linked_##symbol[] __asm__(#symbol) __attribute__((weak));
-#define NOFRAG_RETRY(symbol, ...) extern const char linked_##symbol[] __asm__(#symbol) __attribute__((weak));
+#define NOFRAG_HOOK(symbol) \
+  extern const char linked_##symbol[] __asm__(#symbol) __attribute__((weak));
+#define NOFRAG_RETRY(symbol, ...) \
+  extern const char linked_##symbol[] __asm__(#symbol) __attribute__((weak));
 #include ENTRIES
 #undef NOFRAG_HOOK
 #undef NOFRAG_RETRY
@@ -34,17 +36,26 @@ static void* by_link(const char* symbol) {
   return NULL;
 }
 
-static void* driver(void) { return dlopen("libcuda.so.1", RTLD_NOW); }
+static void* driver(void) {
+  return dlopen("libcuda.so.1", RTLD_NOW);
+}
 
-static void* by_dlsym(const char* symbol) { return dlsym(driver(), symbol); }
+static void* by_dlsym(const char* symbol) {
+  return dlsym(driver(), symbol);
+}
 
-static void* by_default(const char* symbol) { return dlsym(RTLD_DEFAULT, symbol); }
+static void* by_default(const char* symbol) {
+  return dlsym(RTLD_DEFAULT, symbol);
+}
 
-static void* by_next(const char* symbol) { return next_symbol(symbol); }
+static void* by_next(const char* symbol) {
+  return next_symbol(symbol);
+}
 
 /* "cuMemAllocAsync_ptsz" is "cuMemAllocAsync" with flag 2; a version suffix is asked for by trying versions. */
 void* find_by_proc_address(const char* symbol, int entry_version, int nested) {
-  static const int versions[] = {13000, 12080, 12050, 12000, 11040, 11030, 11000, 10010, 10000, 7000, 4010, 3020, 2000};
+  static const int versions[] = {
+      13000, 12080, 12050, 12000, 11040, 11030, 11000, 10010, 10000, 7000, 4010, 3020, 2000};
   typedef int (*first)(const char*, void**, int, unsigned long long);
   typedef int (*second)(const char*, void**, int, unsigned long long, int*);
   void* entry = dlsym(driver(), entry_version == 1 ? "cuGetProcAddress" : "cuGetProcAddress_v2");
@@ -68,8 +79,9 @@ void* find_by_proc_address(const char* symbol, int entry_version, int nested) {
   for (size_t i = 0; i < sizeof versions / sizeof versions[0]; ++i) {
     void* found = NULL;
     int status = 0;
-    const int result = entry_version == 1 ? ((first)entry)(base, &found, versions[i], flags)
-                                          : ((second)entry)(base, &found, versions[i], flags, &status);
+    const int result = entry_version == 1
+                           ? ((first)entry)(base, &found, versions[i], flags)
+                           : ((second)entry)(base, &found, versions[i], flags, &status);
     if (result == 0 && found != NULL && found == wanted) {
       return found;
     }
@@ -77,9 +89,15 @@ void* find_by_proc_address(const char* symbol, int entry_version, int nested) {
   return NULL;
 }
 
-static void* by_proc1(const char* symbol) { return find_by_proc_address(symbol, 1, 0); }
-static void* by_proc2(const char* symbol) { return find_by_proc_address(symbol, 2, 0); }
-static void* by_proc_nested(const char* symbol) { return find_by_proc_address(symbol, 2, 1); }
+static void* by_proc1(const char* symbol) {
+  return find_by_proc_address(symbol, 1, 0);
+}
+static void* by_proc2(const char* symbol) {
+  return find_by_proc_address(symbol, 2, 0);
+}
+static void* by_proc_nested(const char* symbol) {
+  return find_by_proc_address(symbol, 2, 1);
+}
 
 static void* from_plugin(const char* symbol, int flags) {
   static void* plugin = NULL;
@@ -96,8 +114,12 @@ static void* from_plugin(const char* symbol, int flags) {
   return find(symbol);
 }
 
-static void* by_private(const char* symbol) { return from_plugin(symbol, 0); }
-static void* by_deepbind(const char* symbol) { return from_plugin(symbol, RTLD_DEEPBIND); }
+static void* by_private(const char* symbol) {
+  return from_plugin(symbol, 0);
+}
+static void* by_deepbind(const char* symbol) {
+  return from_plugin(symbol, RTLD_DEEPBIND);
+}
 
 way_function way_named(const char* name) {
   static const struct {

@@ -19,7 +19,8 @@ thread_local CUstreamCaptureMode mode_of_thread = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 Driver::Driver() : devices(static_cast<int>(number("FAKE_CUDA_DEVICES", 1))) {
   nofrag::SimulatedDeviceSpec spec;
-  spec.info.total_memory = nofrag::Bytes(static_cast<std::uint64_t>(number("FAKE_CUDA_MIB", 1024)) << 20);
+  spec.info.total_memory =
+      nofrag::Bytes(static_cast<std::uint64_t>(number("FAKE_CUDA_MIB", 1024)) << 20);
   spec.info.virtual_memory = std::getenv("FAKE_CUDA_NO_VMM") == nullptr;
   sim = std::make_unique<nofrag::SimulatedDriver>(
       std::vector<nofrag::SimulatedDeviceSpec>(static_cast<std::size_t>(devices), spec), "fake");
@@ -37,7 +38,8 @@ Driver::Driver() : devices(static_cast<int>(number("FAKE_CUDA_DEVICES", 1))) {
     const char* const colon = std::strchr(at, ':');
     char* end = nullptr;
     const unsigned long nth = std::strtoul(colon + 1, &end, 10);
-    faults.push_back({std::string(at, colon), nth, static_cast<int>(std::strtol(end + 1, &end, 10))});
+    faults.push_back(
+        {std::string(at, colon), nth, static_cast<int>(std::strtol(end + 1, &end, 10))});
     at = *end == ',' ? end + 1 : nullptr;
   }
 }
@@ -97,7 +99,8 @@ CUresult result_of(nofrag::Errc code) {
 
 CUresult unsafe_in_capture() {
   for (auto& [stream, capture] : driver().captures) {
-    if (capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL && thread_mode() != CU_STREAM_CAPTURE_MODE_RELAXED) {
+    if (capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+        thread_mode() != CU_STREAM_CAPTURE_MODE_RELAXED) {
       capture.lost = true;
       return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
@@ -119,7 +122,9 @@ void empty(Context* context) {
   for (auto it = d.allocations.begin(); it != d.allocations.end();) {
     const bool theirs = it->second.context == context;
     if (theirs) {
-      d.sim->free(nofrag::DeviceOrdinal(context->device), nofrag::VirtAddr(std::uint64_t{it->first})).ignore();
+      d.sim
+          ->free(nofrag::DeviceOrdinal(context->device), nofrag::VirtAddr(std::uint64_t{it->first}))
+          .ignore();
     }
     it = theirs ? d.allocations.erase(it) : std::next(it);
   }
@@ -345,12 +350,14 @@ CUresult cuStreamDestroy(CUstream stream) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   driver().captures.erase(stream);
-  return fake::result_of(driver().sim->stream_destroy(ordinal(here() < 0 ? 0 : here()), id_of(stream)).code());
+  return fake::result_of(
+      driver().sim->stream_destroy(ordinal(here() < 0 ? 0 : here()), id_of(stream)).code());
 }
 
 CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   const auto found = driver().streams.find(stream);
-  *context = reinterpret_cast<CUcontext>(found != driver().streams.end() ? found->second : fake::current());
+  *context = reinterpret_cast<CUcontext>(found != driver().streams.end() ? found->second
+                                                                         : fake::current());
   return *context != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
@@ -392,7 +399,8 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned /*flags*/) {
 
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   const std::lock_guard<std::recursive_mutex> lock(driver().mutex);
-  *status = fake::is_capturing(stream) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  *status =
+      fake::is_capturing(stream) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
 }
 

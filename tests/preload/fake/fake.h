@@ -96,8 +96,8 @@ std::vector<Context*>& stack();
 }  // namespace fake
 
 // Begins every entry: lock, count, fault.
-#define FAKE_ENTRY(name)                                                     \
+#define FAKE_ENTRY(name)                                                       \
   const std::lock_guard<std::recursive_mutex> fake_lock(fake::driver().mutex); \
-  if (const CUresult fault = fake::called(name); fault != CUDA_SUCCESS) {    \
-    return fault;                                                            \
+  if (const CUresult fault = fake::called(name); fault != CUDA_SUCCESS) {      \
+    return fault;                                                              \
   }

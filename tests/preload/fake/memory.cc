@@ -1,9 +1,10 @@
 // The fake's memory: plain and stream-ordered allocations, virtual memory, what is asked about pointers.
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include <sys/mman.h>
 
 #include "fake.h"
 
@@ -97,10 +98,14 @@ CUresult cuMemAlloc(CUdeviceptr* pointer, std::size_t size) {
   return allocate(pointer, size, nullptr, false);
 }
 
-CUresult cuMemAllocPitch(
-    CUdeviceptr* pointer, std::size_t* pitch, std::size_t width, std::size_t height, unsigned element) {
+CUresult cuMemAllocPitch(CUdeviceptr* pointer,
+                         std::size_t* pitch,
+                         std::size_t width,
+                         std::size_t height,
+                         unsigned element) {
   FAKE_ENTRY("cuMemAllocPitch_v2")
-  if (pitch == nullptr || width == 0 || height == 0 || (element != 4 && element != 8 && element != 16)) {
+  if (pitch == nullptr || width == 0 || height == 0 ||
+      (element != 4 && element != 8 && element != 16)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   *pitch = (width + 511) / 512 * 512;
@@ -155,11 +160,12 @@ CUresult cuMemsetD8(CUdeviceptr pointer, unsigned char value, std::size_t count)
   FAKE_ENTRY("cuMemsetD8_v2")
   const int device = fake::current() != nullptr ? fake::current()->device : 0;
   return fake::result_of(driver()
-                             .sim->write(nofrag::StreamId(0),
-                                         address_of(pointer),
-                                         nofrag::Bytes(count),
-                                         std::uint64_t{value} + 1,
-                                         ordinal(device))
+                             .sim
+                             ->write(nofrag::StreamId(0),
+                                     address_of(pointer),
+                                     nofrag::Bytes(count),
+                                     std::uint64_t{value} + 1,
+                                     ordinal(device))
                              .code());
 }
 
@@ -196,7 +202,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle,
     return fake::result_of(made.error().code);
   }
   *handle = made.value().raw;
-  const bool shareable = properties->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  const bool shareable =
+      properties->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   driver().handles[*handle] = {1, properties->location.id, size, shareable};
   return CUDA_SUCCESS;
 }
@@ -292,7 +299,8 @@ CUresult cuMemExportToShareableHandle(void* out,
   std::vector<std::uint64_t> tags(found->second.size / kStep);
   for (const auto& [pointer, mapping] : driver().mappings) {
     for (std::size_t i = 0; mapping.handle == handle && i < tags.size(); ++i) {
-      const auto tag = driver().sim->read_tag(address_of(pointer + i * kStep), ordinal(found->second.device));
+      const auto tag =
+          driver().sim->read_tag(address_of(pointer + i * kStep), ordinal(found->second.device));
       tags[i] = tag.ok() ? tag.value() : 0;
     }
   }
@@ -358,10 +366,12 @@ CUresult cuMemGetAddressRange(CUdeviceptr* base, std::size_t* size, CUdeviceptr 
   FAKE_ENTRY("cuMemGetAddressRange_v2")
   CUdeviceptr start = 0;
   std::size_t bytes = 0;
-  if (const auto found = holding(driver().allocations, pointer); found != driver().allocations.end()) {
+  if (const auto found = holding(driver().allocations, pointer);
+      found != driver().allocations.end()) {
     start = found->first;
     bytes = found->second.size;
-  } else if (const auto mapped = holding(driver().mappings, pointer); mapped != driver().mappings.end()) {
+  } else if (const auto mapped = holding(driver().mappings, pointer);
+             mapped != driver().mappings.end()) {
     start = mapped->first;
     bytes = mapped->second.size;
   } else {
@@ -430,7 +440,9 @@ CUresult cuPointerGetAttributes(unsigned count,
   return CUDA_SUCCESS;
 }
 
-CUresult cuPointerSetAttribute(const void* /*value*/, CUpointer_attribute /*attribute*/, CUdeviceptr /*pointer*/) {
+CUresult cuPointerSetAttribute(const void* /*value*/,
+                               CUpointer_attribute /*attribute*/,
+                               CUdeviceptr /*pointer*/) {
   FAKE_ENTRY("cuPointerSetAttribute")
   return CUDA_SUCCESS;
 }
@@ -474,7 +486,8 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
   FAKE_ENTRY("cuMemPoolSetAttribute")
-  std::memcpy(&driver().pool_values[pool][static_cast<int>(attribute)], value, sizeof(unsigned long long));
+  std::memcpy(
+      &driver().pool_values[pool][static_cast<int>(attribute)], value, sizeof(unsigned long long));
   return CUDA_SUCCESS;
 }
 
@@ -483,7 +496,9 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, std::size_t /*keep*/) {
   return driver().pools.count(pool) != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuMemPoolSetAccess(CUmemoryPool /*pool*/, const CUmemAccessDesc* /*map*/, std::size_t /*count*/) {
+CUresult cuMemPoolSetAccess(CUmemoryPool /*pool*/,
+                            const CUmemAccessDesc* /*map*/,
+                            std::size_t /*count*/) {
   FAKE_ENTRY("cuMemPoolSetAccess")
   return CUDA_SUCCESS;
 }

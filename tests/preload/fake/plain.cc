@@ -22,22 +22,25 @@ int cuIpcOpenMemHandle_v2(void*, FakeIpcHandle, unsigned);
 
 // A generic entry succeeds, or fails as a test asked for. Those that the other files have are stronger.
 #define NOFRAG_HOOK(symbol)
-#define NOFRAG_RETRY(symbol, ...) \
-  [[gnu::weak]] int symbol(__VA_ARGS__) { return static_cast<int>(fake_cuda_note(#symbol)); }
+#define NOFRAG_RETRY(symbol, ...)                     \
+  [[gnu::weak]] int symbol(__VA_ARGS__) {             \
+    return static_cast<int>(fake_cuda_note(#symbol)); \
+  }
 #include "preload/entries.def"
 #undef NOFRAG_HOOK
 #undef NOFRAG_RETRY
 
-#define NOTE(name)                                                         \
+#define NOTE(name)                                                            \
   if (const int fault = static_cast<int>(fake_cuda_note(name)); fault != 0) { \
-    return fault;                                                          \
+    return fault;                                                             \
   }
 
 namespace {
 void* per_thread(void* stream) {
   static char two;
   static_cast<void>(two);
-  return stream == nullptr ? reinterpret_cast<void*>(2) : stream;  // NOLINT(performance-no-int-to-ptr)
+  return stream == nullptr ? reinterpret_cast<void*>(2)
+                           : stream;  // NOLINT(performance-no-int-to-ptr)
 }
 }  // namespace
 
@@ -62,10 +65,12 @@ int cuStreamBeginCapture(void* stream) {
 int cuStreamBeginCapture_ptsz(void* stream) {
   return cuStreamBeginCapture_v2(per_thread(stream), 0);
 }
-int cuStreamBeginCaptureToGraph(void* stream, void*, const void*, const void*, std::size_t, int mode) {
+int cuStreamBeginCaptureToGraph(
+    void* stream, void*, const void*, const void*, std::size_t, int mode) {
   return cuStreamBeginCapture_v2(stream, mode);
 }
-int cuStreamBeginCaptureToGraph_ptsz(void* stream, void*, const void*, const void*, std::size_t, int mode) {
+int cuStreamBeginCaptureToGraph_ptsz(
+    void* stream, void*, const void*, const void*, std::size_t, int mode) {
   return cuStreamBeginCapture_v2(per_thread(stream), mode);
 }
 int cuStreamEndCapture_ptsz(void* stream, void* graph) {
@@ -102,7 +107,8 @@ int cuMemGetAddressRange_v3(void*, void*, unsigned long long) {
 }
 
 int cuGetProcAddress(const char* name, void** function, int version, unsigned long long flags);
-int cuGetProcAddress_v2(const char* name, void** function, int version, unsigned long long flags, int* status);
+int cuGetProcAddress_v2(
+    const char* name, void** function, int version, unsigned long long flags, int* status);
 
 // Addresses of this library's own symbols (it is linked with -Bsymbolic).
 #define NOFRAG_HOOK(symbol) extern const char fake_at_##symbol[] __asm__(#symbol);
@@ -204,7 +210,8 @@ const char* look_up(const char* name, int version, bool per_thread_streams) {
 
 extern "C" {
 
-int cuGetProcAddress_v2(const char* name, void** function, int version, unsigned long long flags, int* status) {
+int cuGetProcAddress_v2(
+    const char* name, void** function, int version, unsigned long long flags, int* status) {
   fake_cuda_note("cuGetProcAddress_v2");
   if (function == nullptr) {
     return 1;

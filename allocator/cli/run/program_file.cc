@@ -1,0 +1,71 @@
+#include "cli/run/program_file.h"
+
+#include <elf.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <vector>
+
+namespace nofrag {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_static(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  Elf64_Ehdr header{};
+  if (!file.read(reinterpret_cast<char*>(&header), sizeof header) ||
+      std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 ||
+      header.e_phentsize != sizeof(Elf64_Phdr)) {
+    return false;
+  }
+  file.seekg(static_cast<std::streamoff>(header.e_phoff));
+  for (int i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment{};
+    if (!file.read(reinterpret_cast<char*>(&segment), sizeof segment) ||
+        segment.p_type == PT_INTERP) {
+      return false;
+    }
+  }
+  return true;
+}
+
+ProgramFile examine(const fs::path& path) {
+  std::error_code failed;
+  if (!fs::exists(path, failed)) {
+    return {};
+  }
+  if (!fs::is_regular_file(path, failed) || ::access(path.c_str(), X_OK) != 0) {
+    return {ProgramKind::kNotExecutable, path};
+  }
+  return {is_static(path) ? ProgramKind::kStatic : ProgramKind::kDynamic, path};
+}
+
+}  // namespace
+
+ProgramFile find_program(const std::string& name, std::string_view search_path) {
+  if (name.find('/') != std::string::npos) {
+    return examine(name);
+  }
+  ProgramFile best;
+  while (!name.empty()) {
+    const std::size_t end = search_path.find(':');
+    const std::string_view folder = search_path.substr(0, end);
+    const ProgramFile found = examine(fs::path(folder.empty() ? "." : folder) / name);
+    if (found.kind == ProgramKind::kStatic || found.kind == ProgramKind::kDynamic) {
+      return found;
+    }
+    // A file that may not be run is passed over, as by a shell, and told if nothing better comes.
+    if (found.kind == ProgramKind::kNotExecutable && fs::is_regular_file(found.path)) {
+      best = found;
+    }
+    if (end == std::string_view::npos) {
+      break;
+    }
+    search_path.remove_prefix(end + 1);
+  }
+  return best;
+}
+
+}  // namespace nofrag

@@ -1,0 +1,140 @@
+// `nofrag run`: starts a program under the preload. Only the environment is arranged; then the program takes
+// the place of this one, so signals, standard streams and the exit status are its own.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+#include "cli/run/program_file.h"
+#include "config/parser.h"
+#include "runtime/environment.h"
+
+namespace nofrag {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kLibrary = "libnofrag.so";
+
+// Where this program lies decides where the rest is: bin/nofrag, lib/libnofrag.so, share/nofrag/python.
+fs::path installation() {
+  std::error_code failed;
+  const fs::path self = fs::read_symlink("/proc/self/exe", failed);
+  return failed ? fs::path() : self.parent_path().parent_path();
+}
+
+fs::path find_library(const fs::path& root) {
+  const std::string named = environment("NOFRAG_LIBRARY");
+  const fs::path library = named.empty() ? root / "lib" / kLibrary : fs::path(named);
+  std::error_code failed;
+  if (!fs::is_regular_file(library, failed)) {
+    throw UsageError(named.empty()
+                         ? fmt::format("{} was not found at {}; set NOFRAG_LIBRARY to its path",
+                                       kLibrary,
+                                       library.string())
+                         : fmt::format("NOFRAG_LIBRARY names {}, which does not exist", named));
+  }
+  fs::path absolute = fs::absolute(library);
+  if (absolute.string().find_first_of(" :\n\t") != std::string::npos) {
+    throw UsageError(
+        fmt::format("{}: the loader takes no path with a space or colon in LD_PRELOAD; put the "
+                    "library elsewhere, and "
+                    "set NOFRAG_LIBRARY to its path",
+                    absolute.string()));
+  }
+  return absolute;
+}
+
+void add_before(const char* variable, const std::string& entry) {
+  const std::string before = environment(variable);
+  const std::string list = ":" + before + ":";
+  if (list.find(":" + entry + ":") == std::string::npos) {
+    set_environment(variable, before.empty() ? entry : entry + ":" + before);
+  }
+}
+
+// NOFRAG_CONF as it was, then what the command line says, which is stronger because it comes later.
+std::string configuration(const RunArguments& arguments) {
+  std::vector<std::string> problems;
+  Options options;
+  if (!parse_options(arguments.conf, &options, &problems)) {
+    throw UsageError(fmt::format("--conf: {}", fmt::join(problems, "; ")));
+  }
+  if (!arguments.limit.empty() && !parse_option("limit", arguments.limit, &options, &problems)) {
+    throw UsageError(fmt::format("--limit: {}", fmt::join(problems, "; ")));
+  }
+  std::string conf = environment("NOFRAG_CONF");
+  const auto append = [&conf](const std::string& more) {
+    conf += conf.empty() || more.empty() ? more : "," + more;
+  };
+  append(arguments.conf);
+  append(arguments.limit.empty() ? "" : "limit:" + arguments.limit);
+  append(arguments.summary ? "stats:summary" : "");
+  return conf;
+}
+
+void arrange(const RunArguments& arguments, const fs::path& library, const fs::path& root) {
+  add_before("LD_PRELOAD", library.string());
+  if (const std::string conf = configuration(arguments); !conf.empty()) {
+    set_environment("NOFRAG_CONF", conf);
+  }
+  if (!arguments.trace.empty()) {
+    // Absolute: the program may go elsewhere before it first allocates.
+    set_environment("NOFRAG_TRACE", fs::absolute(arguments.trace).string());
+  }
+  if (arguments.metrics) {
+    set_environment("NOFRAG_METRICS", std::to_string(*arguments.metrics));
+  }
+  const fs::path package = root / "share" / "nofrag" / "python";
+  std::error_code failed;
+  if (fs::is_directory(package, failed)) {
+    add_before("PYTHONPATH", package.string());
+    set_environment("NOFRAG_LIBRARY", library.string());
+    if (*environment("NOFRAG_TORCH") == '\0') {
+      set_environment("NOFRAG_TORCH", "1");
+    }
+  }
+}
+
+}  // namespace
+
+ExitCode run_run(const RunArguments& arguments) {
+  if (arguments.command.empty()) {
+    throw UsageError("run: no command; write: nofrag run [OPTION...] COMMAND [ARGUMENT...]");
+  }
+  const std::string& name = arguments.command.front();
+  const fs::path root = installation();
+  const ProgramFile program = find_program(name, environment("PATH"));
+  if (program.kind == ProgramKind::kMissing) {
+    throw CommandNotFound(fmt::format(
+        "{}: no such program{}", name, name.find('/') == std::string::npos ? " in PATH" : ""));
+  }
+  if (program.kind == ProgramKind::kNotExecutable) {
+    throw CommandNotExecutable(fmt::format(
+        "{}: not a program that may be run ({})",
+        program.path.string(),
+        fs::is_directory(program.path) ? "a directory" : "no permission to execute it"));
+  }
+  arrange(arguments, find_library(root), root);
+  if (program.kind == ProgramKind::kStatic) {
+    fmt::print(stderr,
+               "nofrag: {} is linked statically, and nothing can be preloaded into it: it runs "
+               "without nofrag\n",
+               program.path.string());
+  }
+  std::vector<char*> words;
+  for (const std::string& word : arguments.command) {
+    words.push_back(const_cast<char*>(word.c_str()));
+  }
+  words.push_back(nullptr);
+  ::execvp(program.path.c_str(), words.data());
+  throw CommandNotExecutable(
+      fmt::format("{}: cannot be run ({})", program.path.string(), std::strerror(errno)));
+}
+
+}  // namespace nofrag

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""`nofrag run`: the environment it arranges, the program it becomes, and what it says when it cannot.
+
+usage: run_test.py --program NOFRAG --library LIBNOFRAG --bin DIR --fake DIR [unittest arguments]
+"""
+
+import argparse
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ARGUMENTS = None
+SHOW = ["LD_PRELOAD", "NOFRAG_CONF", "NOFRAG_TRACE", "NOFRAG_METRICS", "NOFRAG_TORCH", "NOFRAG_LIBRARY", "PYTHONPATH"]
+
+
+def run(*words, program=None, cwd=None, **more):
+    environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": ARGUMENTS.fake, **more}
+    environment = {key: value for key, value in environment.items() if value is not None}
+    return subprocess.run([program or ARGUMENTS.program, "run", *words], env=environment, capture_output=True, text=True,
+                          timeout=60, cwd=cwd)
+
+
+class Installed(unittest.TestCase):
+    """bin/nofrag with lib/ and share/ beside it, as it is installed."""
+
+    def setUp(self):
+        self.folder = os.path.realpath(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+        for part in ("bin", "lib", "share/nofrag/python"):
+            os.makedirs(os.path.join(self.folder, part))
+        self.program = shutil.copy(ARGUMENTS.program, os.path.join(self.folder, "bin/nofrag"))
+        self.library = shutil.copy(ARGUMENTS.library, os.path.join(self.folder, "lib/libnofrag.so"))
+
+    def shown(self, *words, **more):
+        script = "; ".join(f'echo "{name}=${{{name}-}}"' for name in SHOW)
+        result = run(*words, "sh", "-c", script, program=self.program, **more)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return dict(line.split("=", 1) for line in result.stdout.splitlines())
+
+    def test_the_environment(self):
+        shown = self.shown()
+        self.assertEqual(shown["LD_PRELOAD"], self.library)
+        self.assertEqual((shown["NOFRAG_CONF"], shown["NOFRAG_TRACE"], shown["NOFRAG_METRICS"]), ("", "", ""))
+        self.assertEqual((shown["NOFRAG_TORCH"], shown["NOFRAG_LIBRARY"]), ("1", self.library))
+        self.assertEqual(shown["PYTHONPATH"], f"{self.folder}/share/nofrag/python")
+
+    def test_what_is_there_already_is_kept(self):
+        libc = "/usr/lib/x86_64-linux-gnu/libm.so.6"
+        shown = self.shown("--conf", "policy:lean", "--limit", "20GiB", LD_PRELOAD=libc if os.path.exists(libc) else "",
+                           NOFRAG_CONF="log:silent", PYTHONPATH="/mine", NOFRAG_TORCH="0")
+        self.assertEqual(shown["LD_PRELOAD"].split(":")[0], self.library)
+        if os.path.exists(libc):
+            self.assertEqual(shown["LD_PRELOAD"].split(":")[1], libc)
+        self.assertEqual(shown["NOFRAG_CONF"], "log:silent,policy:lean,limit:20GiB")
+        self.assertEqual(shown["PYTHONPATH"], f"{self.folder}/share/nofrag/python:/mine")
+        self.assertEqual(shown["NOFRAG_TORCH"], "0")
+
+    def test_trace_metrics_summary(self):
+        shown = self.shown("--trace", "a/b.nofrag", "--metrics", "9400", "--summary")
+        self.assertEqual(shown["NOFRAG_TRACE"], os.path.join(os.getcwd(), "a/b.nofrag"))
+        self.assertEqual((shown["NOFRAG_METRICS"], shown["NOFRAG_CONF"]), ("9400", "stats:summary"))
+
+    def test_run_in_run(self):
+        result = run(self.program, "run", "sh", "-c", "echo $LD_PRELOAD $PYTHONPATH", program=self.program)
+        self.assertEqual(result.stdout, f"{self.library} {self.folder}/share/nofrag/python\n")
+
+    def test_without_the_python_package(self):
+        shutil.rmtree(os.path.join(self.folder, "share"))
+        shown = self.shown()
+        self.assertEqual((shown["NOFRAG_TORCH"], shown["NOFRAG_LIBRARY"], shown["PYTHONPATH"]), ("", "", ""))
+
+    def test_without_the_library(self):
+        os.unlink(self.library)
+        result = run("true", program=self.program)
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertIn(f"{self.library}; set NOFRAG_LIBRARY to its path", result.stderr)
+        result = run("true", program=self.program, NOFRAG_LIBRARY="/no/such.so")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("NOFRAG_LIBRARY names /no/such.so, which does not exist", result.stderr)
+        self.assertEqual(run("true", program=self.program, NOFRAG_LIBRARY=ARGUMENTS.library).returncode, 0)
+
+    def test_a_path_that_the_loader_cannot_take(self):
+        odd = os.path.join(self.folder, "a b.so")
+        shutil.copy(ARGUMENTS.library, odd)
+        result = run("true", program=self.program, NOFRAG_LIBRARY=odd)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("space or colon", result.stderr)
+
+
+class Commands(unittest.TestCase):
+    def refused(self, status, words, *texts, **more):
+        result = run(*words, **more)
+        self.assertEqual((result.returncode, result.stdout), (status, ""), result.stderr)
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        for text in texts:
+            self.assertIn(text, result.stderr)
+
+    def test_the_commands_own_status_and_streams(self):
+        result = run("sh", "-c", "cat; echo err >&2; exit 7")
+        self.assertEqual((result.returncode, result.stderr), (7, "err\n"))
+        self.assertEqual(run("sh", "-c", "kill -9 $$").returncode, -9)
+
+    def test_its_options_are_its_own(self):
+        result = run("--conf", "log:silent", "echo", "--conf", "x", "--summary", "--help", "-n", "--", "-z")
+        self.assertEqual((result.returncode, result.stdout), (0, "--conf x --summary --help -n -- -z\n"))
+        self.assertEqual(run("--", "echo", "a").stdout, "a\n")
+
+    def test_not_found(self):
+        self.refused(127, ["no-such-program-here"], "no-such-program-here: no such program in PATH")
+        self.refused(127, ["./no/such"], "./no/such: no such program")
+
+    def test_not_executable(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "plain")
+            with open(path, "w") as file:
+                file.write("text")
+            self.refused(126, [path], path, "no permission to execute it")
+            self.refused(126, [folder], "a directory")
+            self.refused(126, ["plain"], "no permission", PATH=folder)
+
+    def test_a_script(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "script")
+            with open(path, "w") as file:
+                file.write("#!/bin/sh\necho script $1\n")
+            os.chmod(path, stat.S_IRWXU)
+            self.assertEqual(run(path, "a").stdout, "script a\n")
+            self.assertEqual(run("script", "b", PATH=f"{folder}:{os.environ['PATH']}").stdout, "script b\n")
+
+    def test_a_static_program(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source, program = os.path.join(folder, "a.c"), os.path.join(folder, "a")
+            with open(source, "w") as file:
+                file.write("int main(void) { return 5; }\n")
+            if subprocess.run(["gcc", "-static", source, "-o", program], capture_output=True).returncode != 0:
+                self.skipTest("no static C library here")
+            result = run(program)
+            self.assertEqual(result.returncode, 5)
+            self.assertIn("linked statically", result.stderr)
+
+    def test_bad_usage(self):
+        self.refused(2, [], "no command")
+        self.refused(2, ["--conf", "no_such:1", "true"], "--conf", "no_such")
+        self.refused(2, ["--limit", "plenty", "true"], "--limit", "plenty")
+        self.refused(2, ["--metrics", "70000", "true"], "--metrics")
+        self.refused(2, ["--sumary", "true"], "unknown option '--sumary'; did you mean '--summary'?")
+
+    def test_the_summary(self):
+        client = os.path.join(ARGUMENTS.bin, "preload_suite")
+        result = run("--summary", "--limit", "512MiB", client, "dlsym", "contents", "reset", FAKE_CUDA_MIB="1024")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        first, second = result.stderr.splitlines()
+        self.assertRegex(first, r"^nofrag: process \d+, device 0: peak live [\d.]+ [KM]iB, peak reserved [\d.]+ MiB "
+                                r"\([\d.]+ of it\); [\d.]+ ms in \d+ driver calls$")
+        self.assertRegex(second, r"^nofrag: process \d+, device 0: \d+ allocations, served by: own free \d+.*grown \d+")
+        quiet = run(client, "dlsym", "contents", FAKE_CUDA_MIB="1024")
+        self.assertEqual((quiet.returncode, quiet.stderr), (0, ""))
+
+
+def main():
+    global ARGUMENTS
+    parser = argparse.ArgumentParser()
+    for name in ("--program", "--library", "--bin", "--fake"):
+        parser.add_argument(name, required=True)
+    ARGUMENTS, rest = parser.parse_known_args()
+    unittest.main(argv=[sys.argv[0], *rest])
+
+
+if __name__ == "__main__":
+    main()
