@@ -15,7 +15,8 @@ cuda_dir="build/deps/cuda"
 minimal_packages=(g++ cmake ninja-build make git python3
   libcli11-dev nlohmann-json3-dev libfmt-dev libzstd-dev zlib1g-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
-test_packages=(clang libclang-rt-14-dev clang-format-14 clang-tidy-14 llvm valgrind)
+test_packages=(clang libclang-rt-14-dev clang-format-14 clang-tidy-14 llvm valgrind
+  python3-prometheus-client)
 
 say() { printf 'setup: %s\n' "$*"; }
 

@@ -20,6 +20,7 @@ constexpr const char* kExamples =
     "  nofrag convert trace.csv.gz --to nofrag trace.nofrag\n"
     "  nofrag doctor\n"
     "  nofrag explain < oom.log\n"
+    "  nofrag top --once --json\n"
     "  nofrag explain trace.nofrag --capacity 24GiB --json -\n"
     "\n"
     "Exit codes: 0 done; 4 a replay ended out of memory; 2 bad usage or configuration;\n"
@@ -122,6 +123,16 @@ void add_explain(CLI::App& app, ExplainArguments& arguments) {
       ->capture_default_str();
 }
 
+void add_top(CLI::App& app, TopArguments& arguments) {
+  CLI::App* command =
+      app.add_subcommand("top", "The nofrag processes of this user on this machine, live");
+  add_switch(command, "--once", &arguments.once, "One table, and done");
+  add_switch(command, "--json", &arguments.json, "Objects instead of tables");
+  command->add_option("--interval", arguments.interval, "Seconds between two tables")
+      ->check(not_empty)
+      ->capture_default_str();
+}
+
 // Arguments that no command knows: says what each may have meant.
 void refuse_unknown(const CLI::App& app) {
   const auto subcommands = app.get_subcommands();
@@ -155,6 +166,7 @@ struct CommandLine {
   ConvertArguments convert;
   DoctorArguments doctor;
   ExplainArguments explain;
+  TopArguments top;
 
   CommandLine() {
     app.set_version_flag("--version", "nofrag " NOFRAG_VERSION_STRING);
@@ -165,6 +177,7 @@ struct CommandLine {
     add_convert(app, convert);
     add_doctor(app, doctor);
     add_explain(app, explain);
+    add_top(app, top);
     for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
       command->allow_extras();
     }
@@ -182,6 +195,9 @@ struct CommandLine {
     }
     if (app.got_subcommand("explain")) {
       return run_explain(explain);
+    }
+    if (app.got_subcommand("top")) {
+      return run_top(top);
     }
     throw UsageError("no command; try 'nofrag --help'");
   }

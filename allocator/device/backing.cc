@@ -17,7 +17,7 @@ constexpr std::uint64_t kHandlesARequest = 4;
 constexpr std::uint64_t kSmallestShare = 1024;
 constexpr std::uint64_t kLargestShare = 256;
 // Below a twenty-fifth of what there is, memory does not run short soon.
-constexpr std::uint64_t kPlentyShare = 25;
+constexpr std::uint64_t kFarFromFullShare = 25;
 
 }  // namespace
 
@@ -62,8 +62,8 @@ Bytes DeviceAllocator::Impl::growth_size(Bytes request) const {
 
 // Should a request get just the granules it needs? Where memory may run short, while that stays cheap.
 bool DeviceAllocator::Impl::exactly() const {
-  return tight ||
-         (kPlentyShare * physical.reserved() >= capacity() && exact_handles < tuning.exact_handles);
+  return tight || (kFarFromFullShare * physical.reserved() >= capacity() &&
+                   exact_handles < tuning.exact_handles);
 }
 
 Result<PhysicalHandle> DeviceAllocator::Impl::create(Bytes size) {

@@ -1,6 +1,8 @@
 // Thread caches: allocations and frees that never take the device's lock, and how what threads keep comes
 // back to the heap when it is needed.
 
+#include "device/caching.h"
+
 #include <algorithm>
 
 #include "base/thread_id.h"

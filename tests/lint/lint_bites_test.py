@@ -152,6 +152,13 @@ class LintBites(unittest.TestCase):
         self.plant("allocator/heap/planted.h", "// Planted: x.\n// Layer: heap.\n//\n//\n")
         self.expect_bite("shape.py", "allocator/heap/planted.h", 1, "no #pragma once")
 
+    def test_own_header_first(self):
+        self.plant("allocator/heap/planted.h", "// Planted: x.\n// Layer: heap.\n//\n//\n#pragma once\n")
+        self.plant("allocator/heap/planted.cc", '#include <vector>\n\n#include "heap/planted.h"\n')
+        self.expect_bite("shape.py", "allocator/heap/planted.cc", 1, "the first include is not")
+        self.plant("allocator/heap/planted.cc", "int planted;\n")
+        self.expect_bite("shape.py", "allocator/heap/planted.cc", 1, "does not include")
+
     def test_dead_links_anchors_and_targets(self):
         cases = {
             "[a](nowhere.md)": "there is no such file",

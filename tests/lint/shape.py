@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the shape of files: their sizes, the headers' banners, #pragma once.
+"""Holds the shape of files: their sizes, the headers' banners, #pragma once, the first include.
 
 usage: shape.py [--root DIR]. The limits are here, with no exceptions list: a file that outgrows its
 limit hides a second concept, which wants a name and a file. (The length of functions is clang-tidy's
@@ -60,6 +60,20 @@ def banner_problems(path, text):
         yield f"{path}:1: no #pragma once"
 
 
+def first_include_problem(root, path, text):
+    """NAME.cc begins with NAME.h, and so proves that it compiles alone (the target header_check does the rest)."""
+    header = path.with_suffix(".h")
+    if not (root / header).exists():
+        return None
+    spelled = header.relative_to("allocator") if header.parts[0] == "allocator" else header
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("#include"):
+            if line.split()[1] == f'"{spelled.as_posix()}"':
+                return None
+            return f'{path}:{number}: the first include is not "{spelled.as_posix()}", so nothing shows that it compiles alone'
+    return f'{path}:1: does not include "{spelled.as_posix()}"'
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).parents[2])
@@ -74,6 +88,7 @@ def main():
             problems.extend(banner_problems(path, text))
         if path.suffix in (".cc", ".cu") and path.parts[0] in ("allocator", "torch_plugin"):
             per_folder[path.parent] += 1
+            problems.append(first_include_problem(root, path, text))
     for pattern in ("scripts/*", "tests/**/*.py", "torch_plugin/**/*.py", "bench/**/*.py", "docs/**/*.md", "README.md"):
         for path in sorted(root.glob(pattern)):
             if path.is_file():

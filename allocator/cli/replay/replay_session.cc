@@ -151,11 +151,11 @@ std::optional<Bytes> ReplaySession::min_capacity(std::string_view allocator,
                                                  const ReplayRun* free_run,
                                                  const ReplayProgress& progress) {
   // A simulated device can be larger than the card it is named after.
-  constexpr std::uint64_t kMostTimes = 64;
+  constexpr std::uint64_t kMostTimesPeak = 64;
   CapacitySearch search;
   search.peak_live = trace_.peak_live;
   search.granule = granule_;
-  search.most = target_.is_simulated() ? trace_.peak_live * kMostTimes + kGiB : device_memory_;
+  search.most = target_.is_simulated() ? trace_.peak_live * kMostTimesPeak + kGiB : device_memory_;
   if (free_run != nullptr && free_run->completed) {
     search.known_enough = free_run->peak_reserved;
   } else {

@@ -11,10 +11,6 @@ namespace {
 
 using Guard = std::lock_guard<RankedMutex>;
 
-Error invalid() {
-  return simulated_error(Errc::kInvalidArgument);
-}
-
 }  // namespace
 
 // ---- what every call does
@@ -56,7 +52,7 @@ Status SimulatedDriver::fixed_price_call(DriverCall call, DeviceOrdinal device, 
     return status;
   }
   if (!valid(device)) {
-    return invalid();
+    return simulated_invalid();
   }
   double waited_us = 0;
   const Status status = action(device.value(), &waited_us);
@@ -73,7 +69,7 @@ Result<int> SimulatedDriver::device_count() {
 Result<DeviceInfo> SimulatedDriver::device_info(DeviceOrdinal device) {
   const Guard lock(mutex_);
   if (!valid(device)) {
-    return invalid();
+    return simulated_invalid();
   }
   DeviceInfo info = specs_[static_cast<std::size_t>(device.value())].info;
   info.total_memory = memory_.physical(device.value());
@@ -98,7 +94,7 @@ Result<HandleId> SimulatedDriver::create(DeviceOrdinal device, Bytes size) {
   if (const Status status = begin(DriverCall::kCreate); !status) {
     result = status.error();
   } else if (!valid(device)) {
-    result = invalid();
+    result = simulated_invalid();
   } else if (!specs_[static_cast<std::size_t>(device.value())].info.virtual_memory) {
     result = simulated_error(Errc::kNotSupported);
   } else {
@@ -168,7 +164,7 @@ Status SimulatedDriver::set_access(VirtAddr address, Bytes size, DeviceOrdinal d
   const Guard lock(mutex_);
   Status status = begin(DriverCall::kSetAccess);
   if (status && !valid(device)) {
-    status = invalid();
+    status = simulated_invalid();
   }
   if (status) {
     status = memory_.set_access(address, size, device.value());
@@ -194,7 +190,7 @@ Status SimulatedDriver::unmap(VirtAddr address, Bytes size) {
   const Guard lock(mutex_);
   Status status = begin(DriverCall::kUnmap);
   if (status && !memory_.covered_exactly(address, size)) {
-    status = invalid();
+    status = simulated_invalid();
   }
   if (status && streams_.running_in(address, size) != nullptr) {
     status = violation("unmap of a range that a running kernel uses, at " +
@@ -222,7 +218,7 @@ Result<VirtAddr> SimulatedDriver::malloc(DeviceOrdinal device, Bytes size) {
   if (const Status status = begin(DriverCall::kMalloc); !status) {
     result = status.error();
   } else if (!valid(device)) {
-    result = invalid();
+    result = simulated_invalid();
   } else {
     result = memory_.malloc(device.value(), size);
   }
@@ -242,7 +238,7 @@ Status SimulatedDriver::free(DeviceOrdinal device, VirtAddr address) {
     return status;
   }
   if (!valid(device) || memory_.malloc_size(address).is_zero()) {
-    return invalid();
+    return simulated_invalid();
   }
   // Waits for the device to go idle, so that no kernel can lose its memory.
   double waited_us = 0;
@@ -312,7 +308,7 @@ Result<std::uint64_t> SimulatedDriver::stream_identity(DeviceOrdinal device, Str
 Result<StreamId> SimulatedDriver::stream_create(DeviceOrdinal device) {
   const Guard lock(mutex_);
   if (!valid(device)) {
-    return invalid();
+    return simulated_invalid();
   }
   return streams_.create_stream(device.value());
 }
@@ -320,7 +316,7 @@ Result<StreamId> SimulatedDriver::stream_create(DeviceOrdinal device) {
 Status SimulatedDriver::stream_destroy(DeviceOrdinal device, StreamId stream) {
   const Guard lock(mutex_);
   const bool destroyed = valid(device) && streams_.destroy_created(device.value(), stream);
-  return destroyed ? Status() : Status(invalid());
+  return destroyed ? Status() : Status(simulated_invalid());
 }
 
 Status SimulatedDriver::stream_synchronize(DeviceOrdinal device, StreamId stream) {

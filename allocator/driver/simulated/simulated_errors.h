@@ -30,4 +30,8 @@ inline Error simulated_error(Errc code) {
   }
 }
 
+inline Error simulated_invalid() {
+  return simulated_error(Errc::kInvalidArgument);
+}
+
 }  // namespace nofrag

@@ -8,10 +8,6 @@
 namespace nofrag {
 namespace {
 
-Error invalid() {
-  return simulated_error(Errc::kInvalidArgument);
-}
-
 bool is_multiple(std::uint64_t value, Bytes unit) {
   return value % unit.count() == 0;
 }
@@ -136,7 +132,7 @@ void SimulatedMemory::drop_if_unused(std::unordered_map<std::uint64_t, Handle>::
 
 Result<HandleId> SimulatedMemory::create(int device, Bytes size) {
   if (size.is_zero() || !is_multiple(size.count(), at(device).granularity)) {
-    return invalid();
+    return simulated_invalid();
   }
   if (!take_physical(device, size)) {
     return simulated_error(Errc::kOutOfMemory);
@@ -151,7 +147,7 @@ Result<HandleId> SimulatedMemory::create(int device, Bytes size) {
 Status SimulatedMemory::release(HandleId id) {
   const auto it = handles_.find(id.raw);
   if (it == handles_.end() || it->second.released) {
-    return invalid();
+    return simulated_invalid();
   }
   it->second.released = true;
   drop_if_unused(it);
@@ -164,7 +160,7 @@ Result<VirtAddr> SimulatedMemory::reserve(Bytes size, Bytes alignment) {
   }
   const std::uint64_t a = alignment.count();
   if (size.is_zero() || !is_multiple(size.count(), granularity_) || (a & (a - 1)) != 0) {
-    return invalid();
+    return simulated_invalid();
   }
   const auto begin = virtual_space_.take(size.count(), std::max(a, granularity_.count()));
   if (!begin) {
@@ -178,7 +174,7 @@ Result<VirtAddr> SimulatedMemory::reserve(Bytes size, Bytes alignment) {
 Status SimulatedMemory::free_range(VirtAddr address, Bytes size) {
   const auto it = reservations_.find(address.value());
   if (it == reservations_.end() || it->second != size || overlaps_mapping(address, size)) {
-    return invalid();
+    return simulated_invalid();
   }
   reservations_.erase(it);
   virtual_space_.give_back(address.value(), size.count());
@@ -210,18 +206,18 @@ bool SimulatedMemory::overlaps_mapping(VirtAddr address, Bytes size) const {
 Status SimulatedMemory::map(VirtAddr address, Bytes size, HandleId id) {
   const auto it = handles_.find(id.raw);
   if (it == handles_.end() || it->second.released || size.is_zero()) {
-    return invalid();
+    return simulated_invalid();
   }
   Handle& handle = it->second;
   if (!is_multiple(address.value(), at(handle.device).granularity) ||
       !is_multiple(size.count(), at(handle.device).granularity)) {
-    return invalid();
+    return simulated_invalid();
   }
   if (size != handle.size) {
     return simulated_error(Errc::kNotSupported);
   }
   if (!in_one_reservation(address, size) || overlaps_mapping(address, size)) {
-    return invalid();
+    return simulated_invalid();
   }
   mappings_.emplace(address.value(), Mapping{size, id.raw, 0, handle.device});
   ++handle.mappings;
@@ -242,7 +238,7 @@ bool SimulatedMemory::covered_exactly(VirtAddr address, Bytes size) const {
 
 Status SimulatedMemory::set_access(VirtAddr address, Bytes size, int device) {
   if (!covered_exactly(address, size)) {
-    return invalid();
+    return simulated_invalid();
   }
   auto it = mappings_.find(address.value());
   for (; it != mappings_.end() && it->first < address.value() + size.count(); ++it) {
@@ -253,7 +249,7 @@ Status SimulatedMemory::set_access(VirtAddr address, Bytes size, int device) {
 
 Status SimulatedMemory::unmap(VirtAddr address, Bytes size) {
   if (!covered_exactly(address, size)) {
-    return invalid();
+    return simulated_invalid();
   }
   auto it = mappings_.find(address.value());
   while (it != mappings_.end() && it->first < address.value() + size.count()) {
@@ -267,7 +263,7 @@ Status SimulatedMemory::unmap(VirtAddr address, Bytes size) {
 
 Result<VirtAddr> SimulatedMemory::malloc(int device, Bytes size) {
   if (size.is_zero()) {
-    return invalid();
+    return simulated_invalid();
   }
   const Bytes unit = at(device).granularity;
   if (size > at(device).physical || !take_physical(device, round_up(size, unit))) {
@@ -289,11 +285,11 @@ Result<VirtAddr> SimulatedMemory::malloc(int device, Bytes size) {
 
 Status SimulatedMemory::free(int device, VirtAddr address) {
   if (!mallocs_.contains(address.value())) {
-    return invalid();
+    return simulated_invalid();
   }
   const auto mapping = mappings_.find(address.value());
   if (mapping->second.owner != device) {
-    return invalid();
+    return simulated_invalid();
   }
   const auto handle = handles_.find(mapping->second.handle);
   malloc_space_.give_back(address.value(), mapping->second.size.count());

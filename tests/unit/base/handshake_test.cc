@@ -54,7 +54,7 @@ TEST(Handshake, TheCloserWaitsForTheOwner) {
 }
 
 TEST(Handshake, NoIncrementIsLost) {
-  constexpr std::uint64_t kCloses = 10000;
+  constexpr std::uint64_t kCloses = 2000;
   Handshake door;
   std::uint64_t counter = 0;
   std::uint64_t passed = 0;
@@ -88,7 +88,7 @@ TEST(Handshake, NoIncrementIsLost) {
 // As the device does it: all doors closed, one fence, all awaited; closers take turns by a lock.
 TEST(Handshake, ManyDoorsBehindOneFence) {
   constexpr std::size_t kOwners = 3;
-  constexpr int kCloses = 3000;
+  constexpr int kCloses = 600;
   struct Room {
     Handshake door;
     std::uint64_t content = 0;
