@@ -7,6 +7,10 @@ namespace {
 
 // A rise or fall of less than this share of the peak is noise.
 constexpr std::uint64_t kSwingShare = 64;
+// A fall this many times the usual one starts the count of cycles anew.
+constexpr std::uint64_t kNewScale = 3;
+// A large fall that does not come again is forgotten, by this share a cycle.
+constexpr std::uint64_t kForget = 64;
 
 }  // namespace
 
@@ -93,6 +97,13 @@ void Timeline::close_window(std::uint64_t now_us) {
 }
 
 void Timeline::rose(std::uint64_t live) {
+  const std::uint64_t fall = high_ - low_;
+  if (usual_fall_ > 0 && fall > kNewScale * usual_fall_) {
+    // What were taken for units of work were parts of one.
+    cycles_ = Track();
+    cycle_count_ = 0;
+  }
+  usual_fall_ = std::max(fall, usual_fall_ - usual_fall_ / kForget);
   Stretch cycle = current(last_us_);
   cycle.start_us = cycle_start_us_;
   cycle.max_live = high_;

@@ -91,7 +91,8 @@ class Timeline {
       if (live < low_) {
         fell_to(live);
       }
-    } else if (live + least_swing_ < high_ && 2 * live < high_ + last_low_) [[unlikely]] {
+    } else if (live + least_swing_ < high_ && 2 * live < high_ + last_low_ &&
+               high_ - live > usual_fall_ / 2) [[unlikely]] {
       falling_ = true;
       fell_to(live);
     }
@@ -194,6 +195,8 @@ class Timeline {
   std::uint64_t low_blocks_ = 0;
   std::uint64_t last_low_ = 0;  // where it rose from
   std::uint64_t rise_ = 0;
+  // The fall of a whole unit of work: what falls much less is a part of one.
+  std::uint64_t usual_fall_ = 0;
   std::uint64_t least_swing_ = kLeastSwing;
   bool falling_ = false;
   std::uint64_t cycle_largest_ = 0;

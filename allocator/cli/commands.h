@@ -77,6 +77,13 @@ struct ExplainArguments {
 };
 ExitCode run_explain(const ExplainArguments& arguments);
 
+struct TopArguments {
+  bool once = false;
+  bool json = false;
+  double interval = 1;
+};
+ExitCode run_top(const TopArguments& arguments);
+
 // Shared by the commands: the values of --format and --to.
 TraceFormat parse_input_format(std::string_view text);
 TraceFormat parse_output_format(std::string_view text);

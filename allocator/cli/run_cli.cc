@@ -21,6 +21,7 @@ constexpr const char* kExamples =
     "  nofrag convert trace.csv.gz --to nofrag trace.nofrag\n"
     "  nofrag doctor\n"
     "  nofrag explain < oom.log\n"
+    "  nofrag top --once --json\n"
     "  nofrag explain trace.nofrag --capacity 24GiB --json -\n"
     "  nofrag run --limit 20GiB --summary ./server\n"
     "\n"
@@ -181,6 +182,16 @@ void add_run(CLI::App& app, RunArguments& arguments) {
              "At exit, say in a few lines what the program needed and what was held");
 }
 
+void add_top(CLI::App& app, TopArguments& arguments) {
+  CLI::App* command =
+      app.add_subcommand("top", "The nofrag processes of this user on this machine, live");
+  add_switch(command, "--once", &arguments.once, "One table, and done");
+  add_switch(command, "--json", &arguments.json, "Objects instead of tables");
+  command->add_option("--interval", arguments.interval, "Seconds between two tables")
+      ->check(not_empty)
+      ->capture_default_str();
+}
+
 // Arguments that no command knows: says what each may have meant.
 void refuse_unknown(const CLI::App& app) {
   const auto subcommands = app.get_subcommands();
@@ -216,6 +227,7 @@ struct CommandLine {
   DoctorArguments doctor;
   ExplainArguments explain;
   RunArguments run_arguments;
+  TopArguments top;
 
   CommandLine() {
     app.set_version_flag("--version", "nofrag " NOFRAG_VERSION_STRING);
@@ -228,6 +240,7 @@ struct CommandLine {
     add_doctor(app, doctor);
     add_explain(app, explain);
     add_run(app, run_arguments);
+    add_top(app, top);
     for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
       command->allow_extras();
     }
@@ -261,6 +274,9 @@ struct CommandLine {
     }
     if (app.got_subcommand("run")) {
       return run_run(run_arguments);
+    }
+    if (app.got_subcommand("top")) {
+      return run_top(top);
     }
     throw UsageError("no command; try 'nofrag --help'");
   }

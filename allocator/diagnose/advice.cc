@@ -19,7 +19,7 @@ void model_too_large(const Failure& f, Advice* out) {
   out->emplace_back(
       "load the weights in a smaller type (bf16 for fp32, 8 or 4 bits for inference)");
   out->emplace_back("spread the model over several GPUs, or keep part of it on the host");
-  if (f.capacity) {
+  if (f.capacity && !f.limit_reached) {
     out->push_back("or take a card with more than " + human_bytes(*f.capacity));
   }
 }

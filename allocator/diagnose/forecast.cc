@@ -15,7 +15,11 @@ constexpr double kLeastScore = 4.5;
 constexpr double kLeastRise = 0.02;      // of capacity, over the points
 constexpr double kLeastOverScatter = 4;  // the rise, in scatters
 constexpr double kStraight = 2.5;  // how far the latest points may lie from the line, in scatters
-constexpr std::size_t kMostPoints = 64;
+constexpr double kGoesOn = 0.6;    // the later half's slope, against the whole's
+// Nothing is said about a time further off than this many times what was seen of the trend.
+constexpr double kFarthest = 2;
+constexpr double kMostOfTheTime = 0.6;
+constexpr std::size_t kMostPoints = 30;
 
 struct Level {
   double time_us = 0;
@@ -35,16 +39,24 @@ std::vector<Level> levels_of(const Track& track, std::uint64_t base) {
   return levels;
 }
 
+// Units of work where they cover most of the time since the load, else stretches of time or of events.
 std::vector<Level> levels_of(const Timeline& timeline) {
-  if (timeline.cycles().size() > kLeastPoints) {
-    std::vector<Level> levels = levels_of(timeline.cycles(), 0);
-    levels.erase(levels.begin());  // holds the load
-    return levels;
-  }
   const std::uint64_t base = timeline.live_at_first_churn();
+  if (base == 0) {
+    return {};  // a load is no trend
+  }
   std::vector<Level> levels = levels_of(timeline.ticks(), base);
   if (levels.size() < kLeastPoints) {
     levels = levels_of(timeline.windows(), base);
+  }
+  const Track& cycles = timeline.cycles();
+  if (cycles.size() > kLeastPoints && !levels.empty()) {
+    const double covered = static_cast<double>(cycles[cycles.size() - 1].end_us) -
+                           static_cast<double>(cycles[0].end_us);
+    if (covered >= kMostOfTheTime * (levels.back().time_us - levels.front().time_us)) {
+      levels = levels_of(cycles, 0);
+      levels.erase(levels.begin());  // holds the load
+    }
   }
   return levels;
 }
@@ -95,8 +107,11 @@ Trend trend_of(const std::vector<Level>& levels,
     rests.push_back(highs[i].y - trend.line.at(highs[i].x));
   }
   trend.latest = median(std::move(rests));
+  const std::vector<Point> later(highs.begin() + static_cast<std::ptrdiff_t>(highs.size() / 2),
+                                 highs.end());
+  const bool goes_on = theil_sen(later).slope >= kGoesOn * trend.line.slope;
   const double scatter = std::max(trend.line.scatter, kLeastRise * rise);
-  trend.found = trend.line.slope > 0 && trend.score >= kLeastScore && low.slope > 0 &&
+  trend.found = trend.line.slope > 0 && goes_on && trend.score >= kLeastScore && low.slope > 0 &&
                 rise >= kLeastRise * capacity && rise >= kLeastOverScatter * trend.line.scatter &&
                 std::abs(trend.latest) <= kStraight * scatter;
   return trend;
@@ -120,10 +135,14 @@ Headroom headroom_of(const Timeline& timeline, Bytes capacity, std::uint64_t now
       continue;
     }
     // What scatters upward arrives first.
-    const double level = trend.line.intercept + 2 * trend.line.scatter;
+    const double level = trend.line.intercept + trend.latest + trend.line.scatter;
+    const double left_us = std::max(0.0, (most - level) / trend.line.slope);
+    if (left_us > kFarthest * (levels.back().time_us - levels[levels.size() - points].time_us)) {
+      continue;
+    }
     constexpr double kMicroseconds = 1e6;
     headroom.forecast = true;
-    headroom.seconds = std::max(0.0, (most - level) / trend.line.slope) / kMicroseconds;
+    headroom.seconds = left_us / kMicroseconds;
     headroom.bytes_per_second = trend.line.slope * kMicroseconds;
     constexpr double kCertain = 12;
     const double clear = std::min(1.0, (trend.score - kLeastScore) / (kCertain - kLeastScore));

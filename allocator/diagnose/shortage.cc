@@ -128,8 +128,7 @@ void name_by_history(const Failure& f, const Signals& s, Diagnosis* d) {
   if (!from_nothing && grows(s, live)) {
     // One first step grows too, by what it saves; but it hardly allocates more than that.
     const Growth growth(f, s);
-    if (s.cycles >= 2 || growth.for_context() > 0 || s.turnover >= kTurnover ||
-        s.work >= kManyAllocations) {
+    if (growth.for_context() > 0 || s.turnover >= kTurnover || s.work >= kManyAllocations) {
       name_growth(growth, s, d);
       return;
     }

@@ -51,9 +51,9 @@ void write_status(const ProcessStatus& status, StatusPage* page) {
   std::memcpy(words.data(), &status, sizeof status);
   const std::uint64_t before = page->sequence.load(std::memory_order_relaxed) | 1;
   page->sequence.store(before, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
+  // A reader that sees one of these words sees that the page is being written too.
   for (std::size_t i = 0; i < words.size(); ++i) {
-    page->words[i].store(words[i], std::memory_order_relaxed);
+    page->words[i].store(words[i], std::memory_order_release);
   }
   page->sequence.store(before + 1, std::memory_order_release);
 }
@@ -69,9 +69,8 @@ bool read_status(const StatusPage* page, std::size_t mapped, ProcessStatus* stat
     }
     std::array<std::uint64_t, StatusPage::kWords> words{};
     for (std::size_t w = 0; w < words.size(); ++w) {
-      words[w] = page->words[w].load(std::memory_order_relaxed);
+      words[w] = page->words[w].load(std::memory_order_acquire);
     }
-    std::atomic_thread_fence(std::memory_order_acquire);
     if (page->sequence.load(std::memory_order_relaxed) == before) {
       std::memcpy(static_cast<void*>(status), words.data(), sizeof *status);
       return sound(status);

@@ -68,10 +68,11 @@ typedef enum nofrag_status {
 /* "out of memory", ... Static; never NULL. */
 NOFRAG_API const char* nofrag_status_name(nofrag_status status) NOFRAG_NOEXCEPT;
 
-/* What made the last failing call of this thread fail: its status and, in *message if message is
- * not NULL, a sentence. The sentence belongs to the library and holds until this thread's next call
- * that fails. Calls that succeed leave both as they were, with one exception: after an allocation of
- * size 0 the status is NOFRAG_OK and the sentence empty. */
+/* What made the last failing call of this thread fail: its status and, in *message if message is not NULL, a
+ * sentence; after an allocation that ended out of memory three lines more: its root cause, why, and what to
+ * do. The text belongs to the library and holds until this thread's next call that fails. Calls that succeed
+ * leave both as they were, with one exception: after an allocation of size 0 the status is NOFRAG_OK and
+ * the sentence empty. */
 NOFRAG_API nofrag_status nofrag_last_error(const char** message) NOFRAG_NOEXCEPT;
 
 /* "0.1.0": the library's version, not the header's. Static. */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <nofrag/headroom.h>
 #include <nofrag/nofrag.h>
 
 #define EXPECT(condition)                                                   \

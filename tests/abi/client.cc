@@ -1,4 +1,5 @@
 // The headers from C++11: they compile without warnings and every call is noexcept.
+#include <nofrag/headroom.h>
 #include <nofrag/nofrag.h>
 
 static_assert(noexcept(nofrag_malloc(1, 0, nullptr)), "the edge is noexcept");

@@ -135,7 +135,7 @@ bool read_torch_message(std::string_view text, OomMessage* message) {
     }
   }
   if (f.limit && f.reserved() && f.requested) {
-    f.limit_reached = *f.reserved() + *f.requested > *f.limit;
+    f.limit_reached = f.limit_reached || *f.reserved() + *f.requested > *f.limit;
   }
   message->failure = std::move(f);
   return true;

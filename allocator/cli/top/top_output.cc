@@ -1,0 +1,111 @@
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/top/top.h"
+#include "config/human_bytes.h"
+#include "device/device_stats.h"
+
+namespace nofrag {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double ratio(std::uint64_t part, std::uint64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+// Requests that needed more than a free run or new memory.
+std::uint64_t high_rungs(const DeviceStatus& device) {
+  std::uint64_t sum = 0;
+  for (const Rung rung :
+       {Rung::kOtherPools, Rung::kDeviceWait, Rung::kPressureCallbacks, Rung::kFailed}) {
+    sum += device.rungs[static_cast<std::size_t>(rung)];
+  }
+  return sum;
+}
+
+std::string left(const DeviceStatus& device) {
+  if (device.has_forecast == 0) {
+    return human_bytes(Bytes(device.headroom));
+  }
+  constexpr double kLongest = 99 * 3600.0;
+  const double seconds = std::min(device.headroom_seconds, kLongest);
+  return fmt::format("{} {:.0f} s", human_bytes(Bytes(device.headroom)), seconds);
+}
+
+Json device_json(const DeviceStatus& device) {
+  Json out = {{"device", device.device},
+              {"live_bytes", device.live},
+              {"reserved_bytes", device.reserved},
+              {"pending_bytes", device.pending},
+              {"limit_bytes", device.limit},
+              {"fragmentation_ratio", ratio(device.fragmented, device.reserved)},
+              {"headroom_bytes", device.headroom},
+              {"headroom_seconds", nullptr},
+              {"allocations", device.allocations},
+              {"failed_allocations", device.failed},
+              {"rungs", device.rungs},
+              {"last_oom_cause", nullptr}};
+  if (device.has_forecast != 0) {
+    out["headroom_seconds"] = device.headroom_seconds;
+  }
+  if (device.last_cause[0] != '\0') {
+    out["last_oom_cause"] = device.last_cause.data();
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string top_table(const std::vector<SeenProcess>& processes) {
+  std::string out = fmt::format("{:>8} {:>3} {:>11} {:>11} {:>6} {:>18} {:>10} {:>6}  {:15} {}\n",
+                                "pid",
+                                "dev",
+                                "live",
+                                "reserved",
+                                "frag",
+                                "headroom",
+                                "high rungs",
+                                "failed",
+                                "last cause",
+                                "command");
+  for (const SeenProcess& process : processes) {
+    const ProcessStatus& s = process.status;
+    for (std::uint32_t i = 0; i < s.device_count; ++i) {
+      const DeviceStatus& d = s.devices[i];
+      out += fmt::format("{:>8} {:>3} {:>11} {:>11} {:>5.1f}% {:>18} {:>10} {:>6}  {:15} {:.40}\n",
+                         s.pid,
+                         d.device,
+                         human_bytes(Bytes(d.live)),
+                         human_bytes(Bytes(d.reserved)),
+                         100 * ratio(d.fragmented, d.reserved),
+                         left(d),
+                         high_rungs(d),
+                         d.failed,
+                         d.last_cause[0] != '\0' ? d.last_cause.data() : "-",
+                         s.command.data());
+    }
+  }
+  if (processes.empty()) {
+    out += "no process of this user runs nofrag here (or share_status:false)\n";
+  }
+  return out;
+}
+
+std::string top_json(const std::vector<SeenProcess>& processes) {
+  Json out = {{"schema", "nofrag.top/1"}, {"processes", Json::array()}};
+  for (const SeenProcess& process : processes) {
+    const ProcessStatus& s = process.status;
+    Json devices = Json::array();
+    for (std::uint32_t i = 0; i < s.device_count; ++i) {
+      devices.push_back(device_json(s.devices[i]));
+    }
+    out["processes"].push_back({{"pid", s.pid},
+                                {"command", s.command.data()},
+                                {"age_seconds", static_cast<double>(process.age_ms) / 1000},
+                                {"devices", std::move(devices)}});
+  }
+  return out.dump(1) + "\n";
+}
+
+}  // namespace nofrag

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""`nofrag explain` on what is no message: unknown, what was missing, exit 0; unreadable files: exit 3.
+
+usage: bad_input_test.py --nofrag PROGRAM
+"""
+
+import argparse
+import os
+import pathlib
+import random
+import sys
+import tempfile
+import unittest
+
+from explain import explain, run
+
+PROGRAM = None
+WHOLE = ("CUDA out of memory. Tried to allocate 1.70 GiB. GPU 0 has a total capacity of 6.00 GiB of which 0 bytes is free. "
+         "Of the allocated memory 2.93 GiB is allocated by PyTorch, and 2.30 GiB is reserved by PyTorch but unallocated.")
+
+
+class BadInput(unittest.TestCase):
+    def unknown(self, text):
+        verdict = explain(PROGRAM, text)
+        self.assertEqual(verdict["cause"], "unknown", text[:60])
+        self.assertTrue(verdict["missing"])
+        return verdict
+
+    def test_garbage(self):
+        self.unknown("")
+        self.unknown("hello world\n")
+        self.unknown(random.Random(7).randbytes(100_000))
+        self.unknown(b"\x00" * 5000)
+        self.unknown("{")
+        self.unknown("[1, 2, 3]")
+        self.unknown(b"\x80\x04\x95 not a pickle")
+
+    def test_half_a_message(self):
+        for end in range(0, WHOLE.index("2.30 GiB is"), 7):
+            verdict = explain(PROGRAM, WHOLE[:end])
+            self.assertNotEqual(verdict["cause"], "fragmentation", WHOLE[:end])
+        self.assertEqual(explain(PROGRAM, WHOLE)["cause"], "fragmentation")
+
+    def test_wrong_encoding(self):
+        for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-8-sig", "latin-1"):
+            self.assertEqual(explain(PROGRAM, ("schön: " + WHOLE).encode(encoding))["cause"], "fragmentation", encoding)
+
+    def test_huge_file(self):
+        line = b"2026-01-01 step 1 loss 0.5 all is well and the line is long enough to fill the file up quickly\n"
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "huge.log"
+            with path.open("wb") as file:
+                for _ in range(60):
+                    file.write(line * (1 << 20 >> 6 << 0))
+                file.write(WHOLE.encode() + b"\n" + line * 1000)
+            self.assertGreater(path.stat().st_size, 60 << 20)
+            self.assertEqual(explain(PROGRAM, "", str(path))["cause"], "fragmentation")
+
+    def test_unreadable(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for path in (folder, os.path.join(folder, "none")):
+                done = run(PROGRAM, path)
+                self.assertEqual(done.returncode, 3, path)
+                self.assertIn(path.encode(), done.stderr)
+            torn = pathlib.Path(folder) / "torn.csv"
+            torn.write_text("time_us,op,id,size,stream\n1,a,1\n")
+            self.assertEqual(run(PROGRAM, str(torn)).returncode, 3)
+
+    def test_bad_usage(self):
+        self.assertEqual(run(PROGRAM, "--allocator", "none").returncode, 2)
+        self.assertEqual(run(PROGRAM, "--jsn", "-").returncode, 2)
+
+    def test_a_trace_that_does_not_fail(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "fine.csv"
+            path.write_text("time_us,op,id,size,stream\n1,a,1,1048576,0\n2,f,1,1048576,0\n")
+            verdict = explain(PROGRAM, "", str(path))
+            self.assertEqual(verdict["cause"], "unknown")
+            self.assertIn("--capacity", " ".join(verdict["missing"]))
+            self.assertEqual(explain(PROGRAM, path.read_bytes())["cause"], "unknown")
+
+    def test_the_page_for_people(self):
+        done = run(PROGRAM, "-", text=WHOLE)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn(b"cause: fragmentation (90 %)", done.stdout)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--nofrag", required=True)
+    arguments, rest = parser.parse_known_args()
+    PROGRAM = arguments.nofrag
+    unittest.main(argv=[sys.argv[0], *rest])

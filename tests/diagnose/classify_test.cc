@@ -1,0 +1,134 @@
+// The order of the questions, on numbers alone. Histories are in causes_test.py's generated runs.
+#include "diagnose/classify.h"
+
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "diagnose/report.h"
+
+namespace nofrag {
+namespace {
+
+Failure failure(std::uint64_t requested_mib,
+                std::uint64_t live_mib,
+                std::uint64_t cached_mib,
+                std::uint64_t free_mib) {
+  Failure f;
+  f.source = "PyTorch";
+  f.requested = Bytes(requested_mib) * kMiB.count();
+  f.capacity = 24 * kGiB;
+  f.live = Bytes(live_mib) * kMiB.count();
+  f.cached = Bytes(cached_mib) * kMiB.count();
+  f.driver_free = Bytes(free_mib) * kMiB.count();
+  return f;
+}
+
+TEST(Classify, NothingKnownIsUnknownAndSaysWhatIsMissing) {
+  const Diagnosis d = classify(Failure{});
+  EXPECT_EQ(d.cause, Cause::kUnknown);
+  EXPECT_EQ(d.confidence, 0);
+  EXPECT_GE(d.missing.size(), 5U);
+  EXPECT_FALSE(d.advice.empty());
+}
+
+TEST(Classify, EnoughInPiecesIsFragmentationAndShortIsNot) {
+  Diagnosis d = classify(failure(2048, 20000, 3000, 100));
+  EXPECT_EQ(d.cause, Cause::kFragmentation);
+  EXPECT_TRUE(d.recoverable_by_remapping);
+  EXPECT_EQ(d.short_by, Bytes(0));
+  d = classify(failure(4096, 20000, 3000, 100));
+  EXPECT_NE(d.cause, Cause::kFragmentation);
+  EXPECT_FALSE(d.recoverable_by_remapping);
+  EXPECT_EQ(d.short_by, 996 * kMiB);
+}
+
+TEST(Classify, RemappingAllocatorsDoNotFragment) {
+  Failure f = failure(2048, 20000, 3000, 100);
+  f.remapping = true;
+  f.reachable = 1000 * kMiB;
+  const Diagnosis d = classify(f);
+  EXPECT_NE(d.cause, Cause::kFragmentation);
+  EXPECT_FALSE(d.recoverable_by_remapping);
+  EXPECT_EQ(d.short_by, 948 * kMiB);
+  for (const std::string& advice : d.advice) {
+    EXPECT_EQ(advice.find("nofrag, which joins"), std::string::npos) << "that is on already";
+  }
+}
+
+TEST(Classify, OthersOnlyIfTheyHaveWhatIsMissing) {
+  Failure f = failure(2048, 4000, 100, 100);
+  f.others = 18 * kGiB;
+  f.other_processes = 1;
+  EXPECT_EQ(classify(f).cause, Cause::kOtherProcess);
+  f.others = 500 * kMiB;
+  EXPECT_NE(classify(f).cause, Cause::kOtherProcess);
+  f.others = std::nullopt;  // nobody named, most of the card unaccounted for
+  EXPECT_EQ(classify(f).cause, Cause::kOtherProcess);
+  f.limit = 4096 * kMiB;
+  f.limit_reached = true;
+  EXPECT_NE(classify(f).cause, Cause::kOtherProcess);
+}
+
+TEST(Classify, RefusedWithMemoryFree) {
+  EXPECT_EQ(classify(failure(100, 1000, 10, 20000)).cause, Cause::kRefusedBelow);
+  EXPECT_EQ(classify(failure(1160, 4810, 18, 1170)).cause, Cause::kUnknown) << "rounding decides";
+  Failure f = failure(100, 1000, 10, 20000);
+  f.limit = 1024 * kMiB;
+  f.limit_reached = true;
+  const Diagnosis d = classify(f);
+  EXPECT_NE(d.cause, Cause::kRefusedBelow);
+  EXPECT_NE(d.advice.front().find("raise the limit"), std::string::npos);
+}
+
+TEST(Classify, AnyNumbersGiveSoundAnswers) {
+  for (std::uint64_t seed = 1; seed <= 5000; ++seed) {
+    std::mt19937_64 random(seed);
+    Failure f;
+    const auto maybe = [&](std::optional<Bytes>* field) {
+      if (random() % 4 != 0) {
+        *field = Bytes(random() >> (20 + random() % 40));
+      }
+    };
+    for (std::optional<Bytes>* field : {&f.requested,
+                                        &f.capacity,
+                                        &f.limit,
+                                        &f.live,
+                                        &f.cached,
+                                        &f.reachable,
+                                        &f.driver_free,
+                                        &f.process_in_use,
+                                        &f.others,
+                                        &f.private_pools,
+                                        &f.pending}) {
+      maybe(field);
+    }
+    f.limit_reached = random() % 2 == 0;
+    f.remapping = random() % 2 == 0;
+    f.moment = static_cast<Moment>(random() % 4);
+    const Diagnosis d = classify(f);
+    ASSERT_TRUE(d.confidence >= 0 && d.confidence <= 1) << seed;
+    if (d.cause == Cause::kFragmentation) {
+      Bytes free = f.driver_free.value_or(Bytes(UINT64_MAX));
+      if (f.limit && f.reserved()) {
+        free = std::min(free, *f.limit > *f.reserved() ? *f.limit - *f.reserved() : Bytes(0));
+      }
+      ASSERT_GE(*f.cached + free, *f.requested) << seed;
+      ASSERT_TRUE(d.recoverable_by_remapping);
+    }
+    ASSERT_FALSE(d.recoverable_by_remapping && d.short_by > Bytes(0)) << seed;
+    const std::string text = short_report(d);
+    ASSERT_LE(std::count(text.begin(), text.end(), '\n'), 2) << text;
+    ASSERT_FALSE(full_report(f, d, {}).empty());
+  }
+}
+
+TEST(Causes, EveryOneHasAWordASentenceAndAdvice) {
+  for (std::size_t i = 0; i < kCauseCount; ++i) {
+    EXPECT_FALSE(to_string(static_cast<Cause>(i)).empty());
+    EXPECT_FALSE(describe(static_cast<Cause>(i)).empty());
+  }
+}
+
+}  // namespace
+}  // namespace nofrag

@@ -1,0 +1,275 @@
+// Each framework's wording, word for word as people have posted it, and what is read from it.
+#include <cmath>
+#include <random>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "diagnose/classify.h"
+#include "diagnose/message/oom_message.h"
+#include "diagnose/message/text_scan.h"
+
+namespace nofrag {
+namespace {
+
+Bytes gib(double value) {
+  return Bytes(static_cast<std::uint64_t>(std::llround(value * 1073741824.0)));
+}
+Bytes mib(double value) {
+  return Bytes(static_cast<std::uint64_t>(std::llround(value * 1048576.0)));
+}
+Failure failure_in(std::string_view text) {
+  return read_oom_message(text).failure;
+}
+
+TEST(Size, UnitsSeparatorsAndNonsense) {
+  EXPECT_EQ(size_at(" 20.00 MiB"), mib(20));
+  EXPECT_EQ(size_at("1,073,741,824 bytes"), gib(1));
+  EXPECT_EQ(size_at("1.5GiB"), gib(1.5));
+  EXPECT_EQ(size_at("279356.51 MiB on device"), mib(279356.51));
+  EXPECT_EQ(size_at("17."), Bytes(17));
+  EXPECT_EQ(size_at("MiB"), std::nullopt);
+  EXPECT_EQ(size_at(""), std::nullopt);
+  EXPECT_EQ(size_at("99999999999999999999999999999999999 GiB"), std::nullopt);
+  EXPECT_EQ(size_before("of 6.00 GiB of which 0 bytes is free", "is free"), Bytes(0));
+  EXPECT_EQ(size_before("free", "free"), std::nullopt);
+}
+
+TEST(Torch, OneToThree) {
+  const Failure f = failure_in(
+      "RuntimeError: CUDA out of memory. Tried to allocate 12.50 MiB (GPU 0; 10.92 GiB total "
+      "capacity; 8.57 MiB "
+      "already allocated; 9.28 GiB free; 4.68 MiB cached)");
+  EXPECT_EQ(f.source, "PyTorch");
+  EXPECT_EQ(f.requested, mib(12.5));
+  EXPECT_EQ(f.capacity, gib(10.92));
+  EXPECT_EQ(f.live, mib(8.57));
+  EXPECT_EQ(f.driver_free, gib(9.28));
+  EXPECT_EQ(f.cached, mib(4.68));
+}
+
+TEST(Torch, FourToTwenty) {
+  const Failure f = failure_in(
+      "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.63 GiB (GPU 0; 44.56 "
+      "GiB total capacity; "
+      "27.91 GiB already allocated; 565.31 MiB free; 27.93 GiB reserved in total by PyTorch) If "
+      "reserved memory is >> "
+      "allocated memory try setting max_split_size_mb to avoid fragmentation.");
+  EXPECT_EQ(f.cached, gib(27.93) - gib(27.91));
+  EXPECT_EQ(f.driver_free, mib(565.31));
+  const Failure limited = failure_in(
+      "CUDA out of memory. Tried to allocate 200.00 MiB (GPU 0; 12.20 GiB total capacity; 4.60 GiB "
+      "already allocated; "
+      "7.00 GiB free; 4.77 GiB allowed; 4.74 GiB reserved in total by PyTorch)");
+  EXPECT_EQ(limited.limit, gib(4.77));
+  EXPECT_TRUE(limited.limit_reached);
+  const Diagnosis d = classify(limited);
+  EXPECT_NE(d.cause, Cause::kRefusedBelow) << "its own limit refused it";
+  ASSERT_FALSE(d.advice.empty());
+  EXPECT_NE(d.advice.front().find("raise the limit of 4.77 GiB"), std::string::npos)
+      << d.advice.front();
+}
+
+TEST(Torch, TwoPointOneAndNewer) {
+  const Failure f = failure_in(
+      "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 22.78 GiB. GPU 0 has a total "
+      "capacity of 31.47 GiB "
+      "of which 12.73 GiB is free. Process 4242 has 1.50 GiB memory in use. Process 17 has 512.00 "
+      "MiB memory in use. "
+      "Including non-PyTorch memory, this process has 18.73 GiB memory in use. Of the allocated "
+      "memory 9.08 GiB is "
+      "allocated by PyTorch, with 42.00 MiB allocated in private pools (e.g., CUDA Graphs), and "
+      "9.35 GiB is reserved by "
+      "PyTorch but unallocated. If reserved but unallocated memory is large try setting "
+      "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.");
+  EXPECT_EQ(f.requested, gib(22.78));
+  EXPECT_EQ(f.live, gib(9.08));
+  EXPECT_EQ(f.cached, gib(9.35));
+  EXPECT_EQ(f.process_in_use, gib(18.73));
+  EXPECT_EQ(f.others, gib(2.0));
+  EXPECT_EQ(f.other_processes, 2U);
+  EXPECT_EQ(f.private_pools, mib(42));
+  EXPECT_FALSE(f.expandable_segments) << "that is PyTorch's hint, not the user's setting";
+}
+
+TEST(Torch, WhatIsOnIsNotAdvised) {
+  const std::string message =
+      "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 24.00 GiB of "
+      "which 1.00 GiB is "
+      "free. Of the allocated memory 17.00 GiB is allocated by PyTorch, and 5.00 GiB is reserved "
+      "by PyTorch but "
+      "unallocated. If reserved but unallocated memory is large try setting "
+      "PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.";
+  const auto advises = [](const std::string& text) {
+    for (const std::string& advice : classify(failure_in(text)).advice) {
+      if (advice.find("expandable_segments") != std::string::npos) {
+        return true;
+      }
+    }
+    return false;
+  };
+  EXPECT_TRUE(advises(message));
+  EXPECT_FALSE(
+      advises("$ PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py\n" + message));
+}
+
+TEST(Torch, AsyncBackendMpsAndOld) {
+  const Failure async = failure_in(
+      "torch.cuda.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of "
+      "memory)\n"
+      "Currently allocated     : 54.14 GiB\nRequested               : 686.41 MiB\nDevice limit     "
+      "       : 79.35 GiB\n"
+      "Free (according to CUDA): 27.19 MiB\nPyTorch limit (set by user-supplied memory fraction)\n"
+      "                        : 17179869184.00 GiB");
+  EXPECT_EQ(async.live, gib(54.14));
+  EXPECT_EQ(async.requested, mib(686.41));
+  EXPECT_EQ(async.cached, std::nullopt);
+  EXPECT_EQ(async.limit, std::nullopt);
+  const Failure mps = failure_in(
+      "RuntimeError: MPS backend out of memory (MPS allocated: 8.00 GB, other allocations: 1.00 "
+      "GB, max allowed: 9.07 "
+      "GB). Tried to allocate 256.00 MB on private pool.");
+  EXPECT_EQ(mps.requested, mib(256));
+  EXPECT_TRUE(mps.limit_reached);
+  const Failure old =
+      failure_in("RuntimeError: cuda runtime error (2) : out of memory at THCStorage.cu:58");
+  EXPECT_EQ(old.requested, std::nullopt);
+  EXPECT_EQ(classify(old).cause, Cause::kUnknown);
+}
+
+TEST(Others, CuPyRmmOnnx) {
+  const Failure cupy = failure_in(
+      "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 805,306,368 bytes (allocated so "
+      "far: 536,870,912 "
+      "bytes, limit set to: 1,073,741,824 bytes).");
+  EXPECT_EQ(cupy.source, "CuPy");
+  EXPECT_EQ(cupy.requested, mib(768));
+  EXPECT_EQ(cupy.limit, gib(1));
+  EXPECT_EQ(
+      failure_in(
+          "OutOfMemoryError: out of memory to allocate 1073741824 bytes (total 12373894656 bytes)")
+          .requested,
+      gib(1));
+  const Failure rmm = failure_in(
+      "MemoryError: std::bad_alloc: out_of_memory: RMM failure "
+      "at:/include/rmm/mr/device/pool_memory_resource.hpp:257: "
+      "Maximum pool size exceeded (failed to allocate 1.500000 GiB): Not enough room to grow, "
+      "current/max/try size = "
+      "4.000000 GiB, 5.000000 GiB, 1.500000 GiB");
+  EXPECT_EQ(rmm.source, "RMM");
+  EXPECT_EQ(rmm.requested, gib(1.5));
+  EXPECT_EQ(rmm.limit, gib(5));
+  const Failure onnx = failure_in(
+      "bfc_arena.cc:376 void* onnxruntime::BFCArena::AllocateRawInternal(size_t, bool) Failed to "
+      "allocate memory for "
+      "requested buffer of size 2830172160");
+  EXPECT_EQ(onnx.source, "ONNX Runtime");
+  EXPECT_EQ(onnx.requested, Bytes(2830172160));
+  const Failure arena =
+      failure_in("Available memory of 1342177280 is smaller than requested bytes of 2147483648");
+  EXPECT_EQ(arena.driver_free, Bytes(1342177280));
+  EXPECT_EQ(arena.requested, gib(2));
+}
+
+TEST(Others, JaxAndLlama) {
+  const Failure jax = failure_in(
+      "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to "
+      "allocate 4770354232 "
+      "bytes.\nBufferAssignment stats:\n parameter allocation:  372.76MiB");
+  EXPECT_EQ(jax.source, "JAX");
+  EXPECT_EQ(jax.requested, Bytes(4770354232));
+  const Failure bfc = failure_in(
+      "W external/bfc_allocator.cc:479] Allocator (GPU_0_bfc) ran out of memory trying to allocate "
+      "1.50GiB (rounded to "
+      "1610612736)requested by op \nStats: \nLimit:                     16106127360\nInUse:        "
+      "             "
+      "12884901888\nMaxInUse:                  13958643712\nLargestFreeBlock:          1073741824");
+  EXPECT_EQ(bfc.requested, gib(1.5));
+  EXPECT_EQ(bfc.capacity, gib(15));
+  EXPECT_EQ(bfc.live, gib(12));
+  EXPECT_EQ(classify(bfc).cause, Cause::kFragmentation);
+  const Failure kv = failure_in(
+      "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 204800.00 MiB on device 0: "
+      "cudaMalloc failed: out of "
+      "memory\nllama_kv_cache_init: failed to allocate buffer for kv cache");
+  EXPECT_EQ(kv.requested, mib(204800));
+  EXPECT_EQ(classify(kv).cause, Cause::kKvCacheGrowth);
+  EXPECT_EQ(
+      classify(
+          failure_in(
+              "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 8900.01 MiB on device 0: "
+              "cudaMalloc failed: out of memory\nggml_gallocr_reserve_n: failed to allocate CUDA0 "
+              "buffer"))
+          .cause,
+      Cause::kBatchTooLarge);
+  EXPECT_EQ(
+      classify(
+          failure_in(
+              "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 8900.01 MiB on device 0: "
+              "cudaMalloc failed: out of memory\nllama_model_load: error loading model: unable to "
+              "allocate CUDA0 buffer"))
+          .cause,
+      Cause::kModelTooLarge);
+}
+
+TEST(Nofrag, OwnMessageAndVerdict) {
+  const OomMessage message = read_oom_message(
+      "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.19 GiB of "
+      "which 75.19 GiB is free. "
+      "out of memory on device 0: tried to allocate 2.00 GiB. The limit of 4.00 GiB is reached. "
+      "nofrag holds 3.99 GiB from "
+      "the driver: 3.50 GiB live, 1.00 MiB waiting for streams, 256.00 MiB free in whole handles, "
+      "up to 4.00 MiB more at "
+      "the ends of used ones, 12.00 MiB in the middle of used ones, out of reach. The driver has "
+      "75.19 GiB of 79.19 GiB "
+      "free.\ncause: leak (85 %): a leak\nwhy: it grew\ndo: look");
+  EXPECT_EQ(message.failure.source, "nofrag");
+  EXPECT_EQ(message.failure.requested, gib(2));
+  EXPECT_EQ(message.failure.limit, gib(4));
+  EXPECT_EQ(message.failure.live, gib(3.5));
+  EXPECT_EQ(message.failure.reachable, mib(260));
+  EXPECT_EQ(message.failure.capacity, gib(79.19));
+  ASSERT_EQ(message.said_cause, Cause::kLeak);
+  EXPECT_NEAR(message.said_confidence, 0.85, 1e-9);
+}
+
+TEST(PlainText, EncodingsAndColours) {
+  const std::string text = "CUDA out of memory. Tried to allocate 20.00 MiB";
+  std::string little = "\xff\xfe";
+  std::string big = "\xfe\xff";
+  std::string bare;
+  for (const char c : text) {
+    little += {c, '\0'};
+    big += {'\0', c};
+    bare += {c, '\0'};
+  }
+  for (const std::string& bytes : {little, big, bare, text, "\x1b[31m" + text + "\x1b[0m"}) {
+    EXPECT_EQ(failure_in(plain_text(bytes)).requested, mib(20)) << bytes.substr(0, 8);
+  }
+}
+
+TEST(Bad, NoTextWhateverCrashesOrIsTakenForAVerdict) {
+  const std::string whole =
+      "CUDA out of memory. Tried to allocate 1.70 GiB. GPU 0 has a total capacty of 6.00 GiB of "
+      "which 0 bytes is free. Of "
+      "the allocated memory 2.93 GiB is allocated by PyTorch, and 2.30 GiB is reserved by PyTorch "
+      "but unallocated.";
+  for (std::size_t length = 0; length <= whole.size(); ++length) {
+    const Diagnosis d = classify(failure_in(whole.substr(0, length)));
+    if (length < whole.find("2.30 GiB is")) {
+      EXPECT_NE(d.cause, Cause::kFragmentation) << whole.substr(0, length);
+    }
+  }
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    std::mt19937_64 random(seed);
+    std::string bytes = seed % 2 == 0 ? whole : std::string(random() % 3000, ' ');
+    for (std::size_t i = 0; i < bytes.size() / (seed % 2 == 0 ? 10 : 1); ++i) {
+      bytes[random() % bytes.size()] = static_cast<char>(random());
+    }
+    const Diagnosis d = classify(read_oom_message(plain_text(bytes)).failure);
+    EXPECT_TRUE(d.confidence >= 0 && d.confidence <= 1) << seed;
+  }
+}
+
+}  // namespace
+}  // namespace nofrag

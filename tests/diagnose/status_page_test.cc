@@ -1,0 +1,119 @@
+#include "stats/status_page.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+namespace nofrag {
+namespace {
+
+ProcessStatus some_status(std::uint64_t n) {
+  ProcessStatus s;
+  s.bytes = sizeof s;
+  s.pid = n;
+  s.written_ms = n;
+  s.device_count = 2;
+  copy_name("python train.py", s.command.data(), s.command.size());
+  for (DeviceStatus& d : s.devices) {
+    d.live = n;
+    d.reserved = n;
+    d.allocations = n;
+    copy_name("leak", d.last_cause.data(), d.last_cause.size());
+  }
+  return s;
+}
+
+TEST(StatusPage, ComesBackAsItWasWritten) {
+  const auto page = std::make_unique<StatusPage>();
+  write_status(some_status(7), page.get());
+  ProcessStatus read;
+  ASSERT_TRUE(read_status(page.get(), sizeof(StatusPage), &read));
+  EXPECT_EQ(read.pid, 7U);
+  EXPECT_EQ(read.devices[1].live, 7U);
+  EXPECT_STREQ(read.devices[0].last_cause.data(), "leak");
+  EXPECT_FALSE(read_status(page.get(), sizeof(StatusPage) - 1, &read));
+}
+
+TEST(StatusPage, ReadersNeverSeeHalfAPage) {
+  const auto page = std::make_unique<StatusPage>();
+  write_status(some_status(1), page.get());
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (std::uint64_t n = 2; !stop.load(); ++n) {
+      write_status(some_status(n), page.get());
+    }
+  });
+  std::uint64_t whole = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    ProcessStatus read;
+    if (read_status(page.get(), sizeof(StatusPage), &read)) {
+      ++whole;
+      ASSERT_EQ(read.devices[0].live, read.pid);
+      ASSERT_EQ(read.devices[1].allocations, read.pid);
+      ASSERT_EQ(read.written_ms, read.pid);
+    }
+  }
+  stop = true;
+  writer.join();
+  EXPECT_GT(whole, 0U);
+}
+
+TEST(StatusPage, HostileContentsAreRefusedOrHarmless) {
+  for (std::uint64_t seed = 1; seed <= 3000; ++seed) {
+    std::mt19937_64 random(seed);
+    ProcessStatus status = some_status(seed);
+    auto* bytes = reinterpret_cast<unsigned char*>(&status);
+    const std::size_t changes = seed % 3 == 0 ? sizeof status : 1 + random() % 40;
+    for (std::size_t i = 0; i < changes; ++i) {
+      bytes[random() % sizeof status] = static_cast<unsigned char>(random());
+    }
+    const auto page = std::make_unique<StatusPage>();
+    write_status(status, page.get());
+    ProcessStatus read;
+    if (!read_status(page.get(), sizeof(StatusPage), &read)) {
+      continue;
+    }
+    ASSERT_LE(read.device_count, kStatusDevices);
+    ASSERT_LT(std::strlen(read.command.data()), read.command.size());
+    for (const char c : std::string(read.command.data())) {
+      ASSERT_TRUE(c >= ' ' && c <= '~');
+    }
+    for (std::uint32_t i = 0; i < read.device_count; ++i) {
+      ASSERT_TRUE(std::isfinite(read.devices[i].headroom_seconds)) << seed;
+      ASSERT_LT(std::strlen(read.devices[i].last_cause.data()), read.devices[i].last_cause.size());
+    }
+  }
+}
+
+TEST(StatusPage, AWriterThatDiedHalfWayIsNotWaitedFor) {
+  const auto page = std::make_unique<StatusPage>();
+  write_status(some_status(1), page.get());
+  page->sequence.store(5);
+  ProcessStatus read;
+  EXPECT_FALSE(read_status(page.get(), sizeof(StatusPage), &read));
+}
+
+TEST(Process, StartTimesTellProcessesApart) {
+  EXPECT_GT(process_start_of(static_cast<std::uint64_t>(::getpid())), 0U);
+  EXPECT_EQ(process_start_of(0), 0U);
+  EXPECT_EQ(process_start_of(UINT64_MAX), 0U);
+}
+
+TEST(Names, AreCutAndEnded) {
+  char name[4] = {'x', 'x', 'x', 'x'};
+  copy_name("abcdef", name, sizeof name);
+  EXPECT_STREQ(name, "abc");
+  copy_name("", name, sizeof name);
+  EXPECT_STREQ(name, "");
+}
+
+}  // namespace
+}  // namespace nofrag
