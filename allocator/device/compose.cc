@@ -12,7 +12,7 @@ namespace {
 // Without pressure, how many handles are looked at for free ends, and how much must be free there to be
 // worth a mapping.
 constexpr std::size_t kEndsLookedAt = 1024;
-constexpr Bytes kWorthAMapping = 2 * kMiB;
+constexpr Bytes kWorthAMapping = RangeHeap::kLongEnd;
 // Addresses kept behind a view: half of it, or this, but no more than this part of the device's memory.
 constexpr Bytes kViewRoom = 256 * kMiB;
 constexpr std::uint64_t kRoomShare = 64;
@@ -25,18 +25,26 @@ constexpr Bytes kSmall = 16 * kMiB;
 void DeviceAllocator::Impl::free_ends(const Fill& fill,
                                       Bytes least,
                                       std::vector<End>* backs,
-                                      std::vector<End>* fronts) const {
-  const std::vector<Handle*>& handles = fill.pool.heap.handles();
+                                      std::vector<End>* fronts) {
+  RangeHeap& heap = fill.pool.heap;
+  const bool long_ones = least >= kWorthAMapping;
+  const std::vector<Handle*>& handles = long_ones ? heap.perhaps_long_ends() : heap.handles();
+  std::vector<Handle*> short_ones;
   std::size_t looked_at = 0;
   for (Handle* handle : handles) {
-    if (handle->idle() || handle->pins != 0 || handle->physical.size - handle->used < least) {
+    if (handle->idle() || handle->pins != 0) {
       continue;
     }
-    if (least > FreeIndex::kUnit && ++looked_at > kEndsLookedAt) {
+    const Bytes size = handle->physical.size;
+    const bool room = size - handle->used >= least;
+    if (room && long_ones && ++looked_at > kEndsLookedAt) {
       break;
     }
-    const RangeHeap::Ends ends = fill.pool.heap.free_ends(*handle);
-    const Bytes size = handle->physical.size;
+    const RangeHeap::Ends ends = room ? heap.free_ends(*handle) : RangeHeap::Ends{};
+    if (ends.back < least && ends.front < least) {
+      short_ones.push_back(handle);
+      continue;
+    }
     if (!can_alias(fill.pool, *handle, fill.wait)) {
       continue;
     }
@@ -45,6 +53,11 @@ void DeviceAllocator::Impl::free_ends(const Fill& fill,
     }
     if (ends.front >= least && may_use(*handle, Bytes(0), ends.front, fill.clock, fill.cross)) {
       fronts->push_back({handle, ends.front});
+    }
+  }
+  for (Handle* handle : short_ones) {
+    if (long_ones) {
+      heap.note_short_ends(*handle);  // not looked at again until something is freed there
     }
   }
   const auto shorter = [](const End& a, const End& b) { return a.free < b.free; };

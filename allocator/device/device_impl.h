@@ -84,18 +84,11 @@ class DeviceAllocator::Impl {
   void empty_ended_caches();
   void drop_ended_caches();
   bool release_kept(Block* chain);
-  [[nodiscard]] bool few_threads() const;
-  [[nodiscard]] Bytes without_least_kept(Bytes high) const;
-  void note_high();
-  void note_peak();
-  void take_peak();
-  void note_grown();
-  void reset_peaks();
   void look_after_caches();
 
   // compose.cc
   using Ends = std::vector<End>;
-  void free_ends(const Fill& fill, Bytes least, Ends* backs, Ends* fronts) const;
+  void free_ends(const Fill& fill, Bytes least, Ends* backs, Ends* fronts);
   std::vector<Handle*> free_wholes(Fill& fill);
   static std::size_t best_back(const std::vector<End>& backs, const std::vector<End>& fronts);
   Composition plan_composition(Fill& fill, Bytes size, bool thorough);
@@ -182,6 +175,13 @@ class DeviceAllocator::Impl {
   [[nodiscard]] bool filling_pool() const { return !routes.empty(); }
 
   // report.cc
+  [[nodiscard]] bool few_threads() const;
+  [[nodiscard]] Bytes without_least_kept(Bytes high) const;
+  void note_high();
+  void note_peak();
+  void take_peak();
+  void note_grown();
+  void reset_peaks();
   [[nodiscard]] DeviceStats stats_locked() const;
   void note_failure(Bytes requested, StreamId stream, Error error);
   void check_locked() const;

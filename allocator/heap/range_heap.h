@@ -138,6 +138,12 @@ class RangeHeap {
     Bytes back;
   };
   [[nodiscard]] Ends free_ends(const Handle& handle) const;
+  // A free end that is worth a mapping to somebody.
+  static constexpr Bytes kLongEnd = 2 * kMiB;
+  // All handles with such an end, and others; in the order of handles().
+  const std::vector<Handle*>& perhaps_long_ends();
+  // pre: both free ends are shorter. Until something is freed in it the handle is not among them.
+  void note_short_ends(Handle& handle);
   // visit(clock, tick) for the mark of every free run of the handle that touches [from, to), counted
   // from its front, until it says false; clock is nullptr for clean ones. True if it never did.
   template <typename Visitor>
@@ -206,6 +212,8 @@ class RangeHeap {
   Mapping* link(Region& region, VirtAddr address, Handle* handle);
   void unlink(Mapping* mapping);
   void unback(Mapping* mapping);
+  void list_ends(Handle& handle);
+  void unlist_ends(Handle& handle);
   void push_idle(Handle* handle);
   void pop_idle(Handle* handle);
   [[nodiscard]] Bytes granule() const { return context_.granularity; }
@@ -228,6 +236,8 @@ class RangeHeap {
   Sharing sharing_;
   std::vector<std::unique_ptr<Region>> regions_;
   std::vector<Handle*> handles_;
+  std::vector<Handle*> long_ends_;  // those without ends_short
+  bool long_ends_in_order_ = true;
   Shelf clean_;
   FreeIndex unbacked_;
   std::vector<std::unique_ptr<Shelf>> dirty_;  // by StreamClock::index
