@@ -51,7 +51,7 @@ bool all(const ThreadCache&) {
 
 }  // namespace
 
-Caching::Caches Caching::close_doors(const std::function<bool(const ThreadCache&)>& which) const {
+Caching::Caches Caching::close_doors(const Which& which) const {
   Caches closed;
   for (const auto& cache : caches) {
     if (which(*cache)) {
@@ -268,7 +268,7 @@ bool DeviceAllocator::Impl::empty_caches() {
   return empty_caches(all, true);
 }
 
-bool DeviceAllocator::Impl::empty_caches(const Which& which, bool depots) {
+bool DeviceAllocator::Impl::empty_caches(const Caching::Which& which, bool depots) {
   note_high();
   take_peak();
   const Caching::Caches closed = caching.close_doors(which);

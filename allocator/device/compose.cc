@@ -19,6 +19,31 @@ constexpr std::uint64_t kRoomShare = 64;
 // A request up to this size leaves free ends alone while nothing presses: it would only break them up.
 constexpr Bytes kSmall = 16 * kMiB;
 
+// Which back gives most together with a front of another handle; backs.size() if a front alone does.
+std::size_t best_back(const std::vector<End>& backs, const std::vector<End>& fronts) {
+  Bytes best;
+  std::size_t chosen = backs.size();
+  // backs[2] and lower ones cannot win: at most one of the first two shares its handle with a front.
+  for (const std::size_t i : {std::size_t{0}, std::size_t{1}, backs.size()}) {
+    if (i > backs.size()) {
+      continue;
+    }
+    const Handle* handle = i < backs.size() ? backs[i].handle : nullptr;
+    Bytes sum = i < backs.size() ? backs[i].free : Bytes(0);
+    for (auto front = fronts.rbegin(); front != fronts.rend(); ++front) {
+      if (front->handle != handle) {
+        sum += front->free;
+        break;
+      }
+    }
+    if (sum > best) {
+      best = sum;
+      chosen = i;
+    }
+  }
+  return chosen;
+}
+
 }  // namespace
 
 // Free backs and fronts of handles in use, the longest backs and the shortest fronts first.
@@ -82,32 +107,6 @@ std::vector<Handle*> DeviceAllocator::Impl::free_wholes(Fill& fill) {
                                                 : a->first_address() > b->first_address();
   });
   return wholes;
-}
-
-// Which back gives most together with a front of another handle; backs.size() if a front alone does.
-std::size_t DeviceAllocator::Impl::best_back(const std::vector<End>& backs,
-                                             const std::vector<End>& fronts) {
-  Bytes best;
-  std::size_t chosen = backs.size();
-  // backs[2] and lower ones cannot win: at most one of the first two shares its handle with a front.
-  for (const std::size_t i : {std::size_t{0}, std::size_t{1}, backs.size()}) {
-    if (i > backs.size()) {
-      continue;
-    }
-    const Handle* handle = i < backs.size() ? backs[i].handle : nullptr;
-    Bytes sum = i < backs.size() ? backs[i].free : Bytes(0);
-    for (auto front = fronts.rbegin(); front != fronts.rend(); ++front) {
-      if (front->handle != handle) {
-        sum += front->free;
-        break;
-      }
-    }
-    if (sum > best) {
-      best = sum;
-      chosen = i;
-    }
-  }
-  return chosen;
 }
 
 // What a view of `size` bytes would be made of, and what is missing. `thorough`: the two ends that give

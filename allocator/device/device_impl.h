@@ -74,8 +74,7 @@ class DeviceAllocator::Impl {
   void open_cache(StreamClock& clock);
   bool empty_caches();
   void stop_caching();
-  using Which = std::function<bool(const ThreadCache&)>;
-  bool empty_caches(const Which& which, bool depots);
+  bool empty_caches(const Caching::Which& which, bool depots);
   void forget_stream(const StreamClock& clock);
   bool empty_own_cache();
   void forget_gone_streams();
@@ -90,7 +89,6 @@ class DeviceAllocator::Impl {
   using Ends = std::vector<End>;
   void free_ends(const Fill& fill, Bytes least, Ends* backs, Ends* fronts);
   std::vector<Handle*> free_wholes(Fill& fill);
-  static std::size_t best_back(const std::vector<End>& backs, const std::vector<End>& fronts);
   Composition plan_composition(Fill& fill, Bytes size, bool thorough);
   Result<AddressRange> take_view(const Fill& fill, Bytes size);
   Result<Placement> compose(Fill& fill, Bytes size, const Composition& plan);
@@ -138,10 +136,6 @@ class DeviceAllocator::Impl {
   Result<AddressRange> take_addresses(const Fill& fill, Bytes usual, Bytes least);
 
   // pin.cc
-  struct Pin {
-    VirtAddr end;
-    std::uint64_t count = 0;
-  };
   [[nodiscard]] const Block* live_block(VirtAddr address) const;
   void hold(VirtAddr from, VirtAddr to);
   void let_go(VirtAddr from, VirtAddr to);
@@ -175,8 +169,6 @@ class DeviceAllocator::Impl {
   [[nodiscard]] bool filling_pool() const { return !routes.empty(); }
 
   // report.cc
-  [[nodiscard]] bool few_threads() const;
-  [[nodiscard]] Bytes without_least_kept(Bytes high) const;
   void note_high();
   void note_peak();
   void take_peak();
@@ -243,9 +235,6 @@ class DeviceAllocator::Impl {
   Bytes pending_bytes;
   Bytes peak_live;
   Bytes peak_allocated;
-  // With many threads: the most of either, kept blocks included, since the peaks were last worked out.
-  Bytes high_live;
-  Bytes high_allocated;
   std::uint64_t live_blocks = 0;
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;

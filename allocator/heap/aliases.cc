@@ -163,7 +163,6 @@ PhysicalHandle RangeHeap::detach(Handle* handle) {
   unback(handle->mappings);
   unlink(handle->mappings);
   unlist_ends(*handle);
-  long_ends_in_order_ = false;
   handles_[handle->index] = handles_.back();
   handles_[handle->index]->index = handle->index;
   handles_.pop_back();
@@ -190,7 +189,6 @@ void RangeHeap::list_ends(Handle& handle) {
   handle.ends_short = false;
   handle.ends_index = long_ends_.size();
   long_ends_.push_back(&handle);
-  long_ends_in_order_ = false;
 }
 
 void RangeHeap::unlist_ends(Handle& handle) {
@@ -198,19 +196,16 @@ void RangeHeap::unlist_ends(Handle& handle) {
     long_ends_[handle.ends_index] = long_ends_.back();
     long_ends_[handle.ends_index]->ends_index = handle.ends_index;
     long_ends_.pop_back();
-    long_ends_in_order_ = false;
   }
 }
 
 const std::vector<Handle*>& RangeHeap::perhaps_long_ends() {
-  if (!long_ends_in_order_) {
-    std::sort(long_ends_.begin(), long_ends_.end(), [](const Handle* a, const Handle* b) {
-      return a->index < b->index;
-    });
+  const auto before = [](const Handle* a, const Handle* b) { return a->index < b->index; };
+  if (!std::is_sorted(long_ends_.begin(), long_ends_.end(), before)) {
+    std::sort(long_ends_.begin(), long_ends_.end(), before);
     for (std::size_t i = 0; i < long_ends_.size(); ++i) {
       long_ends_[i]->ends_index = i;
     }
-    long_ends_in_order_ = true;
   }
   return long_ends_;
 }
