@@ -23,6 +23,26 @@ void* map_host_pages(std::size_t bytes) {
   return address;
 }
 
+void* map_huge_host_pages(std::size_t bytes) {
+  const std::size_t wanted = bytes + kHugePage;
+  void* address =
+      ::mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) {
+    return nullptr;
+  }
+  // What is before and behind the aligned part goes back.
+  auto* const from = static_cast<std::byte*>(address);
+  const std::size_t before =
+      (kHugePage - reinterpret_cast<std::uintptr_t>(from) % kHugePage) % kHugePage;
+  if (before > 0) {
+    ::munmap(from, before);
+  }
+  ::munmap(from + before + bytes, kHugePage - before);
+  ::madvise(from + before, bytes, MADV_HUGEPAGE);  // refused where there are none: then not
+  mapped_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  return from + before;
+}
+
 void unmap_host_pages(void* address, std::size_t bytes) {
   ::munmap(address, bytes);
   mapped_bytes.fetch_sub(bytes, std::memory_order_relaxed);

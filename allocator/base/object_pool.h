@@ -4,7 +4,8 @@
 // must neither disturb nor depend on the host process's heap (under LD_PRELOAD that heap is not
 // ours).
 // Layer: base.
-// Units: slabs of kSlabBytes; a fresh slab's pages are touched only as far as nodes are made.
+// Units: slabs of kSlabBytes, once there are many of a huge page; a fresh slab's pages are touched only as far as
+// nodes are made.
 // Invariants: live() == objects made and not destroyed.
 // Threads: none; the owner's lock covers it.
 // Failure: make() returns nullptr when mmap does.
@@ -23,6 +24,10 @@ namespace nofrag {
 
 // Anonymous zeroed pages; nullptr on failure. `bytes` is rounded up to the page size by the kernel.
 void* map_host_pages(std::size_t bytes);
+// The same for what is read all over: a multiple of kHugePage, aligned to it, of huge pages where there are any
+// (one entry for 2 MiB in the processor's table of addresses instead of 512).
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+void* map_huge_host_pages(std::size_t bytes);
 void unmap_host_pages(void* address, std::size_t bytes);
 // Gives the memory back but for the first page; the addresses stay, and read as zeros.
 void discard_host_pages(void* address, std::size_t bytes);
@@ -39,7 +44,7 @@ class ObjectPool {
   ~ObjectPool() {
     while (slabs_ != nullptr) {
       Slab* next = slabs_->next;
-      unmap_host_pages(slabs_, kSlabBytes);
+      unmap_host_pages(slabs_, slabs_->bytes);
       slabs_ = next;
     }
   }
@@ -78,21 +83,27 @@ class ObjectPool {
   };
   struct Slab {
     Slab* next;
+    std::size_t bytes;
   };
+  static constexpr std::size_t kSmallSlabs = 4 * kHugePage / kSlabBytes;
   static constexpr std::size_t kFirst = (sizeof(Slab) + alignof(Node) - 1) / alignof(Node);
 
   bool grow() {
-    void* memory = map_host_pages(kSlabBytes);
+    const bool small = slab_count_ < kSmallSlabs;
+    const std::size_t bytes = small ? kSlabBytes : kHugePage;
+    void* memory = small ? map_host_pages(bytes) : map_huge_host_pages(bytes);
     if (memory == nullptr) {
       return false;
     }
-    slabs_ = new (memory) Slab{slabs_};
+    ++slab_count_;
+    slabs_ = new (memory) Slab{slabs_, bytes};
     fresh_ = static_cast<std::byte*>(memory) + kFirst * alignof(Node);
-    fresh_left_ = (kSlabBytes - kFirst * alignof(Node)) / sizeof(Node);
+    fresh_left_ = (bytes - kFirst * alignof(Node)) / sizeof(Node);
     return true;
   }
 
   Slab* slabs_ = nullptr;
+  std::size_t slab_count_ = 0;
   Node* free_ = nullptr;        // destroyed ones
   std::byte* fresh_ = nullptr;  // the newest slab's part that was never used, front to back
   std::size_t fresh_left_ = 0;  // in nodes

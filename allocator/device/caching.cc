@@ -35,8 +35,6 @@ constexpr std::size_t kMostStreams = 32;
 constexpr std::uint32_t kCallsASum = 64;
 constexpr std::uint32_t kCallsALook = 512;
 constexpr std::chrono::seconds kRest{1};
-// With more threads their counters are added up for the peaks only every kCallsASum calls.
-constexpr std::size_t kFewThreads = 4;
 constexpr Bytes kLargestCached = kGiB;
 constexpr StreamId kLegacy{1};
 // No caller's stream: per-thread default streams of other threads share one name.
@@ -53,7 +51,7 @@ bool all(const ThreadCache&) {
 
 }  // namespace
 
-Caching::Caches Caching::close_doors(const std::function<bool(const ThreadCache&)>& which) const {
+Caching::Caches Caching::close_doors(const Which& which) const {
   Caches closed;
   for (const auto& cache : caches) {
     if (which(*cache)) {
@@ -270,7 +268,7 @@ bool DeviceAllocator::Impl::empty_caches() {
   return empty_caches(all, true);
 }
 
-bool DeviceAllocator::Impl::empty_caches(const Which& which, bool depots) {
+bool DeviceAllocator::Impl::empty_caches(const Caching::Which& which, bool depots) {
   note_high();
   take_peak();
   const Caching::Caches closed = caching.close_doors(which);
@@ -436,67 +434,6 @@ bool DeviceAllocator::Impl::release_kept(Block* chain) {
   }
   caching.own.least_kept_bytes.set(caching.own.kept_bytes.get());
   return any;
-}
-
-bool DeviceAllocator::Impl::few_threads() const {
-  return caching.caches.size() <= kFewThreads;
-}
-
-// Between two calls under the lock live memory was highest when least was kept. With several threads the least of
-// each counts, with many the most and the least of a while, so that a peak may be too high by what they keep.
-Bytes DeviceAllocator::Impl::without_least_kept(Bytes high) const {
-  return high - std::min(high, Bytes(caching.count(&ThreadCounters::least_kept_bytes)));
-}
-
-void DeviceAllocator::Impl::note_high() {
-  high_live = few_threads() ? live_bytes : std::max(high_live, live_bytes);
-  high_allocated = few_threads() ? live_bytes + pending_bytes
-                                 : std::max(high_allocated, live_bytes + pending_bytes);
-}
-
-void DeviceAllocator::Impl::note_peak() {
-  note_high();
-  // To add up what all threads keep takes a look at each.
-  if (few_threads() || caching.calls % kCallsASum == 0) {
-    take_peak();
-  }
-}
-
-void DeviceAllocator::Impl::take_peak() {
-  if (high_live > peak_live || high_allocated > peak_allocated) {
-    peak_live = std::max(peak_live, without_least_kept(high_live));
-    peak_allocated = std::max(peak_allocated, without_least_kept(high_allocated));
-  }
-  high_live = live_bytes;
-  high_allocated = live_bytes + pending_bytes;
-  if (ThreadCache* cache = ThreadCache::mine(caching.rules.allocator)) {
-    cache->note_least();
-  }
-}
-
-// A block was allocated.
-void DeviceAllocator::Impl::note_grown() {
-  if (!few_threads()) {
-    note_high();
-  } else if (live_bytes > peak_live || live_bytes + pending_bytes > peak_allocated) {
-    const Bytes used = live_bytes - std::min(live_bytes, caching.kept());
-    peak_live = std::max(peak_live, used);
-    peak_allocated = std::max(peak_allocated, used + pending_bytes);
-  }
-}
-
-void DeviceAllocator::Impl::reset_peaks() {
-  const Caching::Caches closed = caching.close_doors(all);
-  for (ThreadCache* cache : closed) {
-    cache->note_least();
-  }
-  caching.own.least_kept_bytes.set(caching.own.kept_bytes.get());
-  high_live = live_bytes;
-  high_allocated = live_bytes + pending_bytes;
-  peak_live = without_least_kept(high_live);
-  peak_allocated = without_least_kept(high_allocated);
-  physical.reset_peak();
-  Caching::open_doors(closed);
 }
 
 // Now and then: all together must not keep too much, and what threads keep that have not come for a while goes

@@ -7,6 +7,7 @@
 // Decision: docs/decisions/0006-thread-caches.md
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -48,6 +49,9 @@ struct Caching {
   ThreadCounters own;
   std::int64_t taken_back = 0;  // blocks
   std::uint32_t calls = 0;      // under the lock
+  // With many threads: the most of either, kept blocks included, since the peaks were last worked out.
+  Bytes high_live;
+  Bytes high_allocated;
   std::chrono::steady_clock::time_point last_look{};
 
   [[nodiscard]] std::int64_t sum(ThreadCounter ThreadCounters::*counter) const {
@@ -66,12 +70,19 @@ struct Caching {
   [[nodiscard]] std::int64_t kept_blocks() const {
     return sum(&ThreadCounters::frees) - sum(&ThreadCounters::allocations) - taken_back;
   }
+  // More are not added up in every call.
+  [[nodiscard]] bool few_threads() const { return caches.size() <= 4; }
+  // Of what is live or allocated, with kept blocks, when it was highest: what was used.
+  [[nodiscard]] Bytes without_least_kept(Bytes high) const {
+    return high - std::min(high, Bytes(count(&ThreadCounters::least_kept_bytes)));
+  }
   // Not off by what threads do: they are stopped for it, unless there is only one to read.
   [[nodiscard]] Bytes kept_exactly() const;
 
   // The threads of these caches stay outside until open_doors.
   using Caches = std::vector<ThreadCache*>;
-  [[nodiscard]] Caches close_doors(const std::function<bool(const ThreadCache&)>& which) const;
+  using Which = std::function<bool(const ThreadCache&)>;
+  [[nodiscard]] Caches close_doors(const Which& which) const;
   static void open_doors(const Caches& closed);
 };
 

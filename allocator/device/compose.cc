@@ -12,12 +12,37 @@ namespace {
 // Without pressure, how many handles are looked at for free ends, and how much must be free there to be
 // worth a mapping.
 constexpr std::size_t kEndsLookedAt = 1024;
-constexpr Bytes kWorthAMapping = 2 * kMiB;
+constexpr Bytes kWorthAMapping = RangeHeap::kLongEnd;
 // Addresses kept behind a view: half of it, or this, but no more than this part of the device's memory.
 constexpr Bytes kViewRoom = 256 * kMiB;
 constexpr std::uint64_t kRoomShare = 64;
 // A request up to this size leaves free ends alone while nothing presses: it would only break them up.
 constexpr Bytes kSmall = 16 * kMiB;
+
+// Which back gives most together with a front of another handle; backs.size() if a front alone does.
+std::size_t best_back(const std::vector<End>& backs, const std::vector<End>& fronts) {
+  Bytes best;
+  std::size_t chosen = backs.size();
+  // backs[2] and lower ones cannot win: at most one of the first two shares its handle with a front.
+  for (const std::size_t i : {std::size_t{0}, std::size_t{1}, backs.size()}) {
+    if (i > backs.size()) {
+      continue;
+    }
+    const Handle* handle = i < backs.size() ? backs[i].handle : nullptr;
+    Bytes sum = i < backs.size() ? backs[i].free : Bytes(0);
+    for (auto front = fronts.rbegin(); front != fronts.rend(); ++front) {
+      if (front->handle != handle) {
+        sum += front->free;
+        break;
+      }
+    }
+    if (sum > best) {
+      best = sum;
+      chosen = i;
+    }
+  }
+  return chosen;
+}
 
 }  // namespace
 
@@ -25,18 +50,26 @@ constexpr Bytes kSmall = 16 * kMiB;
 void DeviceAllocator::Impl::free_ends(const Fill& fill,
                                       Bytes least,
                                       std::vector<End>* backs,
-                                      std::vector<End>* fronts) const {
-  const std::vector<Handle*>& handles = fill.pool.heap.handles();
+                                      std::vector<End>* fronts) {
+  RangeHeap& heap = fill.pool.heap;
+  const bool long_ones = least >= kWorthAMapping;
+  const std::vector<Handle*>& handles = long_ones ? heap.perhaps_long_ends() : heap.handles();
+  std::vector<Handle*> short_ones;
   std::size_t looked_at = 0;
   for (Handle* handle : handles) {
-    if (handle->idle() || handle->pins != 0 || handle->physical.size - handle->used < least) {
+    if (handle->idle() || handle->pins != 0) {
       continue;
     }
-    if (least > FreeIndex::kUnit && ++looked_at > kEndsLookedAt) {
+    const Bytes size = handle->physical.size;
+    const bool room = size - handle->used >= least;
+    if (room && long_ones && ++looked_at > kEndsLookedAt) {
       break;
     }
-    const RangeHeap::Ends ends = fill.pool.heap.free_ends(*handle);
-    const Bytes size = handle->physical.size;
+    const RangeHeap::Ends ends = room ? heap.free_ends(*handle) : RangeHeap::Ends{};
+    if (ends.back < least && ends.front < least) {
+      short_ones.push_back(handle);
+      continue;
+    }
     if (!can_alias(fill.pool, *handle, fill.wait)) {
       continue;
     }
@@ -45,6 +78,11 @@ void DeviceAllocator::Impl::free_ends(const Fill& fill,
     }
     if (ends.front >= least && may_use(*handle, Bytes(0), ends.front, fill.clock, fill.cross)) {
       fronts->push_back({handle, ends.front});
+    }
+  }
+  for (Handle* handle : short_ones) {
+    if (long_ones) {
+      heap.note_short_ends(*handle);  // not looked at again until something is freed there
     }
   }
   const auto shorter = [](const End& a, const End& b) { return a.free < b.free; };
@@ -69,32 +107,6 @@ std::vector<Handle*> DeviceAllocator::Impl::free_wholes(Fill& fill) {
                                                 : a->first_address() > b->first_address();
   });
   return wholes;
-}
-
-// Which back gives most together with a front of another handle; backs.size() if a front alone does.
-std::size_t DeviceAllocator::Impl::best_back(const std::vector<End>& backs,
-                                             const std::vector<End>& fronts) {
-  Bytes best;
-  std::size_t chosen = backs.size();
-  // backs[2] and lower ones cannot win: at most one of the first two shares its handle with a front.
-  for (const std::size_t i : {std::size_t{0}, std::size_t{1}, backs.size()}) {
-    if (i > backs.size()) {
-      continue;
-    }
-    const Handle* handle = i < backs.size() ? backs[i].handle : nullptr;
-    Bytes sum = i < backs.size() ? backs[i].free : Bytes(0);
-    for (auto front = fronts.rbegin(); front != fronts.rend(); ++front) {
-      if (front->handle != handle) {
-        sum += front->free;
-        break;
-      }
-    }
-    if (sum > best) {
-      best = sum;
-      chosen = i;
-    }
-  }
-  return chosen;
 }
 
 // What a view of `size` bytes would be made of, and what is missing. `thorough`: the two ends that give

@@ -75,8 +75,7 @@ class DeviceAllocator::Impl : public Telling {
   void open_cache(StreamClock& clock);
   bool empty_caches();
   void stop_caching();
-  using Which = std::function<bool(const ThreadCache&)>;
-  bool empty_caches(const Which& which, bool depots);
+  bool empty_caches(const Caching::Which& which, bool depots);
   void forget_stream(const StreamClock& clock);
   bool empty_own_cache();
   void forget_gone_streams();
@@ -85,20 +84,12 @@ class DeviceAllocator::Impl : public Telling {
   void empty_ended_caches();
   void drop_ended_caches();
   bool release_kept(Block* chain);
-  [[nodiscard]] bool few_threads() const;
-  [[nodiscard]] Bytes without_least_kept(Bytes high) const;
-  void note_high();
-  void note_peak();
-  void take_peak();
-  void note_grown();
-  void reset_peaks();
   void look_after_caches();
 
   // compose.cc
   using Ends = std::vector<End>;
-  void free_ends(const Fill& fill, Bytes least, Ends* backs, Ends* fronts) const;
+  void free_ends(const Fill& fill, Bytes least, Ends* backs, Ends* fronts);
   std::vector<Handle*> free_wholes(Fill& fill);
-  static std::size_t best_back(const std::vector<End>& backs, const std::vector<End>& fronts);
   Composition plan_composition(Fill& fill, Bytes size, bool thorough);
   Result<AddressRange> take_view(const Fill& fill, Bytes size);
   Result<Placement> compose(Fill& fill, Bytes size, const Composition& plan);
@@ -152,10 +143,6 @@ class DeviceAllocator::Impl : public Telling {
   Result<AddressRange> take_addresses(const Fill& fill, Bytes usual, Bytes least);
 
   // pin.cc
-  struct Pin {
-    VirtAddr end;
-    std::uint64_t count = 0;
-  };
   [[nodiscard]] const Block* live_block(VirtAddr address) const;
   void hold(VirtAddr from, VirtAddr to);
   void let_go(VirtAddr from, VirtAddr to);
@@ -189,6 +176,11 @@ class DeviceAllocator::Impl : public Telling {
   [[nodiscard]] bool filling_pool() const { return !routes.empty(); }
 
   // report.cc
+  void note_high();
+  void note_peak();
+  void take_peak();
+  void note_grown();
+  void reset_peaks();
   [[nodiscard]] DeviceStats stats_locked(bool walk = true) const;
   void note_failure(Bytes requested, StreamId stream, Error error);
   void check_locked() const;
@@ -239,9 +231,6 @@ class DeviceAllocator::Impl : public Telling {
   Bytes pending_bytes;
   Bytes peak_live;
   Bytes peak_allocated;
-  // With many threads: the most of either, kept blocks included, since the peaks were last worked out.
-  Bytes high_live;
-  Bytes high_allocated;
   std::uint64_t live_blocks = 0;
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;

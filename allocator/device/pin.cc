@@ -70,7 +70,7 @@ Status DeviceAllocator::pin(VirtAddr address) {
   }
   // One with all that it overlaps: which of them an address would undo, nobody could tell.
   VirtAddr from = block->address;
-  Impl::Pin pin{block->end(), 1};
+  Pin pin{block->end(), 1};
   auto next = s.pins.lower_bound(from);
   if (next != s.pins.begin() && std::prev(next)->second.end > from) {
     --next;

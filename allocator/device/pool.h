@@ -39,6 +39,12 @@ struct Pool {
   [[nodiscard]] bool lends() const { return !is_private() || (use_count == 0 && settled); }
 };
 
+// Addresses that stay mapped as they are, and how often that was asked for.
+struct Pin {
+  VirtAddr end;
+  std::uint64_t count = 0;
+};
+
 // One begin of a pool. Filters are asked without the device lock: a framework's may throw (PyTorch's
 // does on a CUDA error), and its exception passes through frames that cannot unlock, because they are
 // built without exceptions and against another C++ runtime than the one that throws.

@@ -58,7 +58,64 @@ class BestEnds {
   Side fronts_;
 };
 
+// With many threads their counters are added up for the peaks only every so many calls under the lock.
+constexpr std::uint32_t kCallsAPeak = 64;
+
 }  // namespace
+
+// Between two calls under the lock live memory was highest when least was kept. With several threads the least of
+// each counts, with many the most and the least of a while, so that a peak may be too high by what they keep.
+void DeviceAllocator::Impl::note_high() {
+  caching.high_live = caching.few_threads() ? live_bytes : std::max(caching.high_live, live_bytes);
+  caching.high_allocated = caching.few_threads()
+                               ? live_bytes + pending_bytes
+                               : std::max(caching.high_allocated, live_bytes + pending_bytes);
+}
+
+void DeviceAllocator::Impl::note_peak() {
+  note_high();
+  // To add up what all threads keep takes a look at each.
+  if (caching.few_threads() || caching.calls % kCallsAPeak == 0) {
+    take_peak();
+  }
+}
+
+void DeviceAllocator::Impl::take_peak() {
+  if (caching.high_live > peak_live || caching.high_allocated > peak_allocated) {
+    peak_live = std::max(peak_live, caching.without_least_kept(caching.high_live));
+    peak_allocated = std::max(peak_allocated, caching.without_least_kept(caching.high_allocated));
+  }
+  caching.high_live = live_bytes;
+  caching.high_allocated = live_bytes + pending_bytes;
+  if (ThreadCache* cache = ThreadCache::mine(caching.rules.allocator)) {
+    cache->note_least();
+  }
+}
+
+// A block was allocated.
+void DeviceAllocator::Impl::note_grown() {
+  if (!caching.few_threads()) {
+    note_high();
+  } else if (live_bytes > peak_live || live_bytes + pending_bytes > peak_allocated) {
+    const Bytes used = live_bytes - std::min(live_bytes, caching.kept());
+    peak_live = std::max(peak_live, used);
+    peak_allocated = std::max(peak_allocated, used + pending_bytes);
+  }
+}
+
+void DeviceAllocator::Impl::reset_peaks() {
+  const Caching::Caches closed = caching.close_doors([](const ThreadCache&) { return true; });
+  for (ThreadCache* cache : closed) {
+    cache->note_least();
+  }
+  caching.own.least_kept_bytes.set(caching.own.kept_bytes.get());
+  caching.high_live = live_bytes;
+  caching.high_allocated = live_bytes + pending_bytes;
+  peak_live = caching.without_least_kept(caching.high_live);
+  peak_allocated = caching.without_least_kept(caching.high_allocated);
+  physical.reset_peak();
+  Caching::open_doors(closed);
+}
 
 DeviceStats DeviceAllocator::Impl::stats_locked(bool walk) const {
   DeviceStats s;
@@ -72,11 +129,12 @@ DeviceStats DeviceAllocator::Impl::stats_locked(bool walk) const {
   s.allocated = s.live + pending_bytes;
   s.reserved = physical.reserved();
   s.limit = physical.limit();
-  const Bytes high = few_threads() ? live_bytes : std::max(high_live, live_bytes);
-  const Bytes high_all = few_threads() ? live_bytes + pending_bytes
-                                       : std::max(high_allocated, live_bytes + pending_bytes);
-  s.peak_live = std::max(peak_live, without_least_kept(high));
-  s.peak_allocated = std::max(peak_allocated, without_least_kept(high_all));
+  const Bytes high = caching.few_threads() ? live_bytes : std::max(caching.high_live, live_bytes);
+  const Bytes high_all = caching.few_threads()
+                             ? live_bytes + pending_bytes
+                             : std::max(caching.high_allocated, live_bytes + pending_bytes);
+  s.peak_live = std::max(peak_live, caching.without_least_kept(high));
+  s.peak_allocated = std::max(peak_allocated, caching.without_least_kept(high_all));
   s.peak_reserved = physical.peak_reserved();
   s.live_blocks =
       live_blocks -

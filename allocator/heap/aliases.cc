@@ -36,6 +36,7 @@ Handle* RangeHeap::attach(Region& region, VirtAddr address, PhysicalHandle physi
   handle->granule_count = static_cast<std::size_t>(physical.size / granule());
   handle->index = handles_.size();
   handles_.push_back(handle);
+  list_ends(*handle);
   handle->mappings = link(region, address, handle);
   handle->mapping_count = 1;
   mapped_ += physical.size;
@@ -161,6 +162,7 @@ PhysicalHandle RangeHeap::detach(Handle* handle) {
   mapped_ -= handle->physical.size;
   unback(handle->mappings);
   unlink(handle->mappings);
+  unlist_ends(*handle);
   handles_[handle->index] = handles_.back();
   handles_[handle->index]->index = handle->index;
   handles_.pop_back();
@@ -181,6 +183,36 @@ PhysicalHandle RangeHeap::detach_lost(Handle* handle) {
   block->state = BlockState::kFree;
   shelve(merge_neighbours(block));
   return detach(handle);
+}
+
+void RangeHeap::list_ends(Handle& handle) {
+  handle.ends_short = false;
+  handle.ends_index = long_ends_.size();
+  long_ends_.push_back(&handle);
+}
+
+void RangeHeap::unlist_ends(Handle& handle) {
+  if (!handle.ends_short) {
+    long_ends_[handle.ends_index] = long_ends_.back();
+    long_ends_[handle.ends_index]->ends_index = handle.ends_index;
+    long_ends_.pop_back();
+  }
+}
+
+const std::vector<Handle*>& RangeHeap::perhaps_long_ends() {
+  const auto before = [](const Handle* a, const Handle* b) { return a->index < b->index; };
+  if (!std::is_sorted(long_ends_.begin(), long_ends_.end(), before)) {
+    std::sort(long_ends_.begin(), long_ends_.end(), before);
+    for (std::size_t i = 0; i < long_ends_.size(); ++i) {
+      long_ends_[i]->ends_index = i;
+    }
+  }
+  return long_ends_;
+}
+
+void RangeHeap::note_short_ends(Handle& handle) {
+  unlist_ends(handle);
+  handle.ends_short = true;
 }
 
 RangeHeap::Ends RangeHeap::free_ends(const Handle& handle) const {

@@ -81,6 +81,8 @@ struct Handle {
   std::uint32_t pins = 0;  // of all its mappings; a pinned handle is neither moved nor given back
   Bytes used;
   std::size_t index = 0;            // in the heap's list of handles
+  bool ends_short = false;          // nothing was freed here since both free ends were short
+  std::size_t ends_index = 0;       // else: in the heap's list of those
   Handle* previous_idle = nullptr;  // idle handles (used == 0), longest idle first
   Handle* next_idle = nullptr;
   std::uint64_t idle_since = 0;  // sequence number, comparable between heaps of a device

@@ -375,6 +375,9 @@ void RangeHeap::drop_use(Block* block, StreamClock* clock, Tick tick, bool clean
     Handle& handle = *mapping.handle;
     handle.used -= to - from;
     --mapping.blocks;
+    if (handle.ends_short) {
+      list_ends(handle);
+    }
     if (clock != nullptr) {
       mapping.last_uses.note(clock, tick);
     }

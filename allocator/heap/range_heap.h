@@ -138,6 +138,11 @@ class RangeHeap {
     Bytes back;
   };
   [[nodiscard]] Ends free_ends(const Handle& handle) const;
+  static constexpr Bytes kLongEnd = 2 * kMiB;
+  // All handles with an end that long, and others, in the order of handles(); those noted to have none
+  // are left out until something is freed in them.
+  const std::vector<Handle*>& perhaps_long_ends();
+  void note_short_ends(Handle& handle);
   // visit(clock, tick) for the mark of every free run of the handle that touches [from, to), counted
   // from its front, until it says false; clock is nullptr for clean ones. True if it never did.
   template <typename Visitor>
@@ -156,8 +161,7 @@ class RangeHeap {
 
   // Dirty blocks of `clock` whose tick is done become clean.
   void clean_done(StreamClock& clock);
-  // After the device was idle: everything free is clean, whatever the sharing, but what a stream of
-  // another context used.
+  // After the device was idle: all that is free is clean, but what another context's stream used.
   void clean_all();
 
   [[nodiscard]] Handle* first_idle() const { return idle_first_; }
@@ -183,8 +187,7 @@ class RangeHeap {
 
   Shelf& shelf_of(const StreamClock& clock);
   Block* make_block(Region& region, VirtAddr address, Bytes size, BlockState state);
-  // Puts a free or unbacked block on its shelf / takes it off. Marks and states may change only in
-  // between.
+  // Puts a free or unbacked block on its shelf, takes it off. Marks and states change only in between.
   void shelve(Block* block);
   void unshelve(Block* block);
   [[nodiscard]] bool mergeable(const Block& a, const Block& b) const;
@@ -193,8 +196,7 @@ class RangeHeap {
   Block* absorb(Block* left, Block* right);
   // Cuts [block->address, at) off as a new block before `block`, which keeps the rest. Unshelved.
   Block* cut_front(Block* block, VirtAddr at);
-  // One block over exactly [from, to), unshelved and without a mark, made of what lies there: only
-  // blocks that belong to nobody.
+  // One block over exactly [from, to), unshelved, without a mark, of what lies there and is nobody's.
   Block* carve(Region& region, VirtAddr from, VirtAddr to);
   void cover(Block* block, VirtAddr from, VirtAddr to);
   void make_live(Block* block, Bytes requested, StreamClock& clock);
@@ -206,6 +208,8 @@ class RangeHeap {
   Mapping* link(Region& region, VirtAddr address, Handle* handle);
   void unlink(Mapping* mapping);
   void unback(Mapping* mapping);
+  void list_ends(Handle& handle);
+  void unlist_ends(Handle& handle);
   void push_idle(Handle* handle);
   void pop_idle(Handle* handle);
   [[nodiscard]] Bytes granule() const { return context_.granularity; }
@@ -228,6 +232,7 @@ class RangeHeap {
   Sharing sharing_;
   std::vector<std::unique_ptr<Region>> regions_;
   std::vector<Handle*> handles_;
+  std::vector<Handle*> long_ends_;  // those without ends_short
   Shelf clean_;
   FreeIndex unbacked_;
   std::vector<std::unique_ptr<Shelf>> dirty_;  // by StreamClock::index

@@ -87,6 +87,7 @@ void RangeHeap::check_region(const Region& region) const {
 void RangeHeap::check_handles() const {
   Bytes mapped;
   Bytes used;
+  std::size_t listed = 0;
   for (const Handle* handle : handles_) {
     NOFRAG_CHECK(handles_[handle->index] == handle, "handle list and its index disagree");
     std::vector<Part> taken;
@@ -119,9 +120,17 @@ void RangeHeap::check_handles() const {
       NOFRAG_CHECK(parts_of(*m, false) == taken,
                    "a mapping does not show what its handle is used for");
     }
+    if (handle->ends_short) {
+      const Ends ends = free_ends(*handle);
+      NOFRAG_CHECK(ends.front < kLongEnd && ends.back < kLongEnd, "a long end passes for short");
+    } else {
+      NOFRAG_CHECK(long_ends_[handle->ends_index] == handle, "a handle's ends are not listed");
+      ++listed;
+    }
     mapped += handle->physical.size;
     used += sum;
   }
+  NOFRAG_CHECK(listed == long_ends_.size(), "ends of handles that are gone are listed");
   NOFRAG_CHECK(mapped == mapped_, "mapped bytes differ from the handles");
   NOFRAG_CHECK(used == used_, "used bytes differ from the blocks");
 

@@ -167,7 +167,8 @@ class AddressMap {
     NOFRAG_CHECK(old() == nullptr, "the address map grows twice at once");
     Table* const full = table();
     const std::size_t capacity = full == nullptr ? kFirstCapacity : 2 * full->capacity;
-    void* pages = map_host_pages(sizeof(Table) + capacity * sizeof(Slot));
+    const std::size_t bytes = Table::bytes(capacity);
+    void* pages = bytes < 2 * kHugePage ? map_host_pages(bytes) : map_huge_host_pages(bytes);
     if (pages == nullptr) {
       return false;
     }

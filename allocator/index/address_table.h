@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/object_pool.h"
 #include "base/units.h"
 
 namespace nofrag {
@@ -78,7 +79,12 @@ struct alignas(64) AddressTable {
     }
     slots()[hole].set(0, nullptr);
   }
-  [[nodiscard]] std::size_t bytes() const { return sizeof(AddressTable) + capacity * sizeof(Slot); }
+  // Of its pages.
+  static std::size_t bytes(std::size_t capacity) {
+    const std::size_t needed = sizeof(AddressTable) + capacity * sizeof(Slot);
+    return needed < 2 * kHugePage ? needed : (needed + kHugePage - 1) / kHugePage * kHugePage;
+  }
+  [[nodiscard]] std::size_t bytes() const { return bytes(capacity); }
 };
 
 }  // namespace nofrag
