@@ -149,6 +149,30 @@ nofrag_status nofrag_walk(int ordinal, nofrag_span_visitor visitor, void* user) 
   });
 }
 
+nofrag_status nofrag_spans(int ordinal, nofrag_span* spans, size_t* count) noexcept {
+  if (count == nullptr || (spans == nullptr && *count != 0)) {
+    return nofrag::invalid_argument("spans or count is NULL");
+  }
+  const std::size_t room = *count;
+  std::size_t seen = 0;
+  const nofrag_status walked =
+      nofrag::on_used_device(ordinal, [&](DeviceAllocator& device) -> Status {
+        device.walk([&](const nofrag::MemorySpan& span) {
+          if (seen < room) {
+            spans[seen] = to_c_span(span, ordinal);
+          }
+          ++seen;
+        });
+        return {};
+      });
+  *count = seen;
+  if (walked != NOFRAG_OK || seen <= room || room == 0) {
+    return walked;
+  }
+  return to_status(nofrag::set_last_error(
+      {nofrag::Errc::kBufferTooSmall}, "there are %zu spans, and room for %zu", seen, room));
+}
+
 nofrag_status nofrag_set_memory_listener(nofrag_memory_listener listener, void* user) noexcept {
   Process& process = Process::instance();
   if (process.forked() || process.exiting()) {

@@ -79,6 +79,11 @@ typedef void (*nofrag_span_visitor)(const nofrag_span* span, void* user);
 NOFRAG_API nofrag_status nofrag_walk(int device,
                                      nofrag_span_visitor visitor,
                                      void* user) NOFRAG_NOEXCEPT;
+/* The same into an array, for callers that cannot run under a lock. *count is the room in `spans` (0 asks for
+ * the number alone) and gets how many there are; NOFRAG_BUFFER_TOO_SMALL if that is more. */
+NOFRAG_API nofrag_status nofrag_spans(int device,
+                                      nofrag_span* spans,
+                                      size_t* count) NOFRAG_NOEXCEPT;
 
 /* ---- News ---- */
 

@@ -94,6 +94,28 @@ class Package(unittest.TestCase):
         nofrag.record_stream(block, OfCupy())
         nofrag.free(block)
 
+    def test_snapshot(self):
+        with nofrag.pool() as pool:
+            inside = nofrag.malloc(3 * MIB, stream=0x200)
+        blocks = [nofrag.malloc(1000) for _ in range(3000)]  # more than one call has room for
+        del_me = nofrag.malloc(40 * MIB)
+        nofrag.free(del_me)
+        shown = nofrag.snapshot()
+        live = {one["address"]: one for one in shown if one["state"] == "live"}
+        self.assertEqual(set(live), {inside, *blocks})
+        self.assertEqual((live[inside]["pool"], live[inside]["stream"]), (pool.id, 0x200))
+        self.assertEqual((live[blocks[0]]["requested_size"], live[blocks[0]]["size"]), (1000, 1024))
+        self.assertEqual(sum(one["size"] for one in shown), device()["reserved_bytes"])
+        addresses = [one["address"] for one in shown]
+        self.assertEqual(addresses, sorted(addresses))
+        self.assertTrue(any(one["state"] in ("free", "kept") for one in shown))
+        for block in (inside, *blocks):
+            nofrag.free(block)
+        pool.release()
+        with self.assertRaisesRegex(nofrag.NofragError, "there is no device 9"):
+            nofrag.snapshot(9)
+        self.assertEqual(nofrag.current().lib.nofrag_spans(0, None, None), 3)  # NOFRAG_INVALID_ARGUMENT
+
     def test_recording(self):
         if not nofrag.current().has("nofrag_trace_start"):
             with self.assertRaisesRegex(nofrag.NofragError, "has no nofrag_trace_start"):

@@ -70,8 +70,8 @@ class Wanted(Imported):
         self.said("none 0", NOFRAG_TORCH="")
 
     def test_preloaded_means_wanted(self):
-        self.said("native 0", NOFRAG_TORCH=None, LD_PRELOAD=str(self.library))
-        self.said("none 0", NOFRAG_TORCH="0", LD_PRELOAD=str(self.library))
+        self.said("native 0", NOFRAG_TORCH=None, NOFRAG_CONF=None, LD_PRELOAD=str(self.library))
+        self.said("none 0", NOFRAG_TORCH="0", NOFRAG_CONF=None, LD_PRELOAD=str(self.library))
 
     def test_another_word(self):
         self.said("none 0", "NOFRAG_TORCH is 'yes', not one of 1, hooks, 0", NOFRAG_TORCH="yes")

@@ -16,6 +16,7 @@ import json
 
 from .library import Library, NofragError, current, find_library, stream_handle
 from .pools import PoolHandle, pool
+from .snapshot import snapshot
 from .trace import recording, trace_flush, trace_mark, trace_start, trace_stop
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "reset_peaks",
     "set_limit",
     "set_memory_fraction",
+    "snapshot",
     "stats",
     "stats_text",
     "trace_flush",

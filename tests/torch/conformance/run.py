@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Conformance: what PyTorch promises of its CUDA allocator, checked under PyTorch's own and under nofrag.
 
-usage: run.py --allocator native|nofrag [--library DIR] [--out DIR] [--only WORD,...] [--jobs N]
+usage: run.py --allocator native|nofrag [--library DIR] [--out DIR] [--only WORD,...] [--jobs N] [--fresh]
 
 DIR holds libnofrag.so and libnofrag_torch_*.so (default: build/release/lib). The checks are the same under
 both; those of checks/doors.py marked "nofrag" are about nofrag's way in and are not counted under native.
-Each check is a process of its own, forked from one that has imported torch (and not touched the GPU). Prints
-a table; results.json and logs/NAME.log go to --out (default build/conformance/ALLOCATOR). Exit 1 if a check
+Each check is a process of its own, forked from one that has imported torch (and not touched the GPU); with
+--fresh, a new Python, which takes longer. Prints a table; results.json and logs/NAME.log go to --out (default build/conformance/ALLOCATOR). Exit 1 if a check
 failed, 77 if there is no GPU or no PyTorch.
 """
 
@@ -64,6 +64,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--only", default="", help="checks whose name has one of these words")
     parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1), help="checks at a time")
+    parser.add_argument("--fresh", action="store_true", help="each check is a new Python, not a fork")
     args = parser.parse_args()
     args.library = args.library.resolve()
     args.out = (args.out or ROOT / "build/conformance" / args.allocator).resolve()
@@ -71,7 +72,8 @@ def main():
     if args.allocator == "nofrag" and not (args.library / "libnofrag.so").exists():
         parser.error(f"there is no libnofrag.so in {args.library}: build it, or give --library")
     started = time.time()
-    command = [sys.executable, str(HERE / "worker.py"), str(args.out), str(args.jobs), args.only]
+    command = [sys.executable, str(HERE / "worker.py"), str(args.out), str(args.jobs), args.only,
+               "fresh" if args.fresh else "fork"]
     status = subprocess.run(command, env=environment(args)).returncode
     results_file = args.out / "results.json"
     if status == SKIPPED:

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Runs the checks, each in a process of its own (started by run.py, which sets the environment).
 
-This process imports torch once and never touches the GPU, so that its children, forked, may.
-usage: worker.py OUT JOBS ONLY
+This process imports torch once and never touches the GPU, so that its children, forked, may. With `fresh` each
+check is a new Python instead.
+usage: worker.py OUT JOBS ONLY fork|fresh
+       worker.py --check NAME LOG DESCRIPTOR
 """
 
 import json
@@ -15,6 +17,7 @@ import time
 import traceback
 
 SKIPPED = 77
+_IMPORTS = 30  # seconds that a new Python may take for its imports
 
 
 def run_check(entry, log, answer):
@@ -46,19 +49,23 @@ def run_check(entry, log, answer):
 
 
 class Running:
-    def __init__(self, entry, out):
+    def __init__(self, entry, out, fresh=False):
         self.entry, self.started = entry, time.time()
+        self.timeout = entry.timeout + (_IMPORTS if fresh else 0)
         self.reader, writer = os.pipe()
         log = out / "logs" / f"{entry.name}.log"
         sys.stdout.flush()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self.reader)
+            if fresh:
+                os.set_inheritable(writer, True)
+                os.execv(sys.executable, [sys.executable, __file__, "--check", entry.name, str(log), str(writer)])
             run_check(entry, log, writer)
         os.close(writer)
 
     def overdue(self):
-        return time.time() - self.started > self.entry.timeout
+        return time.time() - self.started > self.timeout
 
     def finish(self, killed=False):
         if killed:
@@ -74,20 +81,20 @@ class Running:
         if said:
             result = json.loads(said)
         elif killed:
-            result = {"outcome": "FAILED", "text": f"not done after {self.entry.timeout} s"}
+            result = {"outcome": "FAILED", "text": f"not done after {self.timeout} s"}
         else:
             result = {"outcome": "FAILED", "text": f"the process died (status {status})"}
         return {"name": self.entry.name, "seconds": round(seconds, 2), **result}
 
 
-def run_all(entries, out, jobs):
+def run_all(entries, out, jobs, fresh=False):
     """Yields results as they come: side by side, and at the end, one at a time, those that need it."""
     for alone in (False, True):
         waiting = [entry for entry in entries if entry.alone == alone]
         running = []
         while waiting or running:
             while waiting and len(running) < (1 if alone else jobs):
-                running.append(Running(waiting.pop(0), out))
+                running.append(Running(waiting.pop(0), out, fresh))
             ready, _, _ = select.select([one.reader for one in running], [], [], 0.2)
             for one in list(running):
                 if one.reader in ready or one.overdue():
@@ -111,9 +118,18 @@ def gpu_name():
     return name
 
 
+def run_one(name, log, answer):
+    from checks import common
+
+    (entry,) = (one for one in common.load() if one.name == name)
+    run_check(entry, log, answer)
+
+
 def main():
-    out, jobs, only = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+    if sys.argv[1] == "--check":
+        run_one(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    out, jobs, only, fresh = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4] == "fresh"
     try:
         import torch
     except ImportError:
@@ -130,7 +146,7 @@ def main():
     if torch.cuda.is_initialized():
         sys.exit("import torch has initialised CUDA")
     results = []
-    for result in run_all(entries, out, jobs):
+    for result in run_all(entries, out, jobs, fresh):
         results.append(result)
         if result["outcome"] == "FAILED":
             print(f"FAILED  {result['name']}: {result['text']}", flush=True)

@@ -1,6 +1,7 @@
 """CUDA tensors and events between processes, workers, forks, and the way out."""
 
 import os
+import time
 
 import torch
 import torch.multiprocessing as processes
@@ -29,6 +30,16 @@ def sender(outbox, stay):
     stay.wait(60)
 
 
+def received(queue, process):
+    """What comes from the queue; an error if the process that fills it ends, or nothing comes."""
+    for _ in range(300):
+        if not queue.empty():
+            return queue.get()
+        expect(process.is_alive() or not queue.empty(), f"the other process ended ({process.exitcode})")
+        time.sleep(0.1)
+    raise AssertionError("nothing came from the other process")
+
+
 class Other:
     """A spawned process with two queues."""
 
@@ -41,7 +52,12 @@ class Other:
         self.process.start()
         return self
 
+    def answer(self):
+        return received(self.back, self.process)
+
     def __exit__(self, *_):
+        if not self.process.is_alive():
+            return
         self.to.put(None)
         self.process.join(30)
         if self.process.is_alive():
@@ -59,8 +75,8 @@ def tensors_are_shared():
             tensor = filled(size, number + 1)
             torch.cuda.synchronize()
             other.to.put(tensor)
-            equal(other.back.get(), ((number + 1) * size, size), "what the other process read")
-            equal(other.back.get(), "done", "its answer")
+            equal(other.answer(), ((number + 1) * size, size), "what the other process read")
+            equal(other.answer(), "done", "its answer")
             expect(holds(tensor, number + 2), "what the other process wrote is not here")
     expect(all(holds(one, 200) for one in keep), "other tensors have changed")
     torch.cuda.ipc_collect()
@@ -74,8 +90,8 @@ def views_and_parts_are_shared():
         part.fill_(3)
         torch.cuda.synchronize()
         other.to.put(part)
-        equal(other.back.get(), (3 * MIB, MIB), "what the other process read")
-        other.back.get()
+        equal(other.answer(), (3 * MIB, MIB), "what the other process read")
+        other.answer()
         expect(holds(part, 4), "the part is not what was written")
         expect(holds(whole[: 5 * MIB], 0) and holds(whole[6 * MIB :], 0), "the rest has changed")
 
@@ -86,7 +102,7 @@ def tensors_come_from_others():
     inbox, stay = spawn.SimpleQueue(), spawn.Event()
     process = spawn.Process(target=sender, args=(inbox, stay), daemon=True)
     process.start()
-    got = [inbox.get() for _ in range(5)]
+    got = [received(inbox, process) for _ in range(5)]
     before = torch.cuda.memory_allocated()
     for number, tensor in enumerate(got):
         expect(holds(tensor, number + 1), f"tensor {number} is not what was sent")
@@ -112,8 +128,8 @@ def shared_memory_is_not_used_again_too_early():
             del tensor
             noise = [filled(24 * MIB, 99) for _ in range(3)]
             torch.cuda.synchronize()
-            equal(other.back.get(), ((turn + 10) * 24 * MIB, 24 * MIB), f"turn {turn}: what the other process read")
-            other.back.get()
+            equal(other.answer(), ((turn + 10) * 24 * MIB, 24 * MIB), f"turn {turn}: what the other process read")
+            other.answer()
             expect(all(holds(one, 99) for one in noise), "the other process wrote into other tensors")
             del noise
     torch.cuda.ipc_collect()
@@ -140,7 +156,7 @@ def events_are_shared():
     tensor.fill_(7)
     event.record()
     to.put((tensor, event.ipc_handle()))
-    equal(back.get(), 7 * MIB, "what was read after the event")
+    equal(received(back, process), 7 * MIB, "what was read after the event")
     to.put(None)
     process.join(30)
     equal(process.exitcode, 0, "exit code of the other process")
