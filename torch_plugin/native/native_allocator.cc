@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <bit>
 
 #include <c10/core/impl/GPUTrace.h>
@@ -73,8 +74,15 @@ NativeAllocator::NativeAllocator() {
   ::pthread_atfork(nullptr, nullptr, &NativeAllocator::on_fork);
 }
 
+// A child of a process that has not used the GPU may use it: there is nothing of the parent's in it.
 void NativeAllocator::on_fork() {
-  instance().forked_.store(true, std::memory_order_relaxed);
+  NativeAllocator& self = instance();
+  const bool used = std::any_of(self.devices_.begin(), self.devices_.end(), [](const auto& slot) {
+    return slot.load(std::memory_order_relaxed) != nullptr;
+  });
+  if (used) {
+    self.forked_.store(true, std::memory_order_relaxed);
+  }
 }
 
 void NativeAllocator::set_previous(CUDAAllocator* previous) {
