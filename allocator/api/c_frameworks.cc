@@ -17,7 +17,7 @@ using nofrag::VirtAddr;
 
 namespace {
 
-nofrag::PoolKey to_key(nofrag_pool pool) {
+nofrag::PoolKey key_of(nofrag_pool pool) {
   return {pool.first, pool.second};
 }
 
@@ -93,13 +93,13 @@ nofrag_status failed(Status status, const char* what, const void* address) {
 
 nofrag_status nofrag_pool_retain(int ordinal, nofrag_pool pool) noexcept {
   return on_pool(ordinal, pool, "use", [&](DeviceAllocator& device) {
-    return device.retain_pool(to_key(pool));
+    return device.retain_pool(key_of(pool));
   });
 }
 
 nofrag_status nofrag_pool_lend_when_short(int ordinal, nofrag_pool pool, int lends) noexcept {
   return on_pool(ordinal, pool, "lending", [&](DeviceAllocator& device) {
-    return device.lend_when_short(to_key(pool), lends != 0);
+    return device.lend_when_short(key_of(pool), lends != 0);
   });
 }
 
@@ -107,7 +107,7 @@ nofrag_status nofrag_pool_trim(int ordinal, nofrag_pool pool, uint64_t* given_ba
   Bytes trimmed;
   const nofrag_status status =
       on_pool(ordinal, pool, "trim", [&](DeviceAllocator& device) -> Status {
-        const Result<Bytes> result = device.trim_pool(to_key(pool));
+        const Result<Bytes> result = device.trim_pool(key_of(pool));
         trimmed = result ? result.value() : Bytes(0);
         return result.error();
       });
@@ -132,7 +132,7 @@ nofrag_status nofrag_pool_restore(int ordinal,
                       nofrag::to_stream(blocks[i].stream)});
   }
   return on_pool(ordinal, pool, "restoring", [&](DeviceAllocator& device) {
-    return device.restore_pool(to_key(pool), wanted);
+    return device.restore_pool(key_of(pool), wanted);
   });
 }
 

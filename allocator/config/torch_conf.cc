@@ -13,7 +13,7 @@ constexpr TorchEffect kHonoured = TorchEffect::kHonoured;
 constexpr TorchEffect kNone = TorchEffect::kNone;
 constexpr TorchEffect kPyTorch = TorchEffect::kPyTorch;
 
-constexpr TorchKey kKeys[] = {
+constexpr TorchKey kTorchKeys[] = {
 #define NOFRAG_TORCH_KEY(key, native, hooks, doc) {#key, native, hooks, doc},
 #include "config/torch_conf.def"
 #undef NOFRAG_TORCH_KEY
@@ -21,13 +21,13 @@ constexpr TorchKey kKeys[] = {
 
 const TorchKey* find_key(std::string_view key) {
   const auto* const found =
-      std::ranges::find_if(kKeys, [&](const TorchKey& known) { return known.key == key; });
-  return found != std::end(kKeys) ? found : nullptr;
+      std::ranges::find_if(kTorchKeys, [&](const TorchKey& known) { return known.key == key; });
+  return found != std::end(kTorchKeys) ? found : nullptr;
 }
 
 std::string unknown_key(std::string_view key) {
   std::vector<std::string_view> names;
-  for (const TorchKey& known : kKeys) {
+  for (const TorchKey& known : kTorchKeys) {
     names.push_back(known.key);
   }
   std::string note = "unknown key " + quoted(key);
@@ -82,7 +82,7 @@ std::string_view effect_words(TorchEffect effect) {
 }  // namespace
 
 std::span<const TorchKey> torch_keys() {
-  return kKeys;
+  return kTorchKeys;
 }
 
 TorchConf read_torch_conf(std::string_view text, TorchDoor door) {
@@ -115,7 +115,7 @@ TorchConf read_torch_conf(std::string_view text, TorchDoor door) {
 
 std::string torch_conf_table() {
   std::string table = "| key | native library | C hooks | |\n|---|---|---|---|\n";
-  for (const TorchKey& row : kKeys) {
+  for (const TorchKey& row : kTorchKeys) {
     table += "| `" + std::string(row.key) + "` | " + std::string(effect_words(row.native)) + " | " +
              std::string(effect_words(row.hooks)) + " | " + std::string(row.doc) + " |\n";
   }

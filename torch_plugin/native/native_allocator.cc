@@ -114,7 +114,9 @@ DeviceState& NativeAllocator::make_state(int ordinal) {
   const std::lock_guard lock(mutex_);
   auto& slot = devices_[static_cast<std::size_t>(ordinal)];
   if (slot.load(std::memory_order_acquire) == nullptr) {
-    slot.store(new DeviceState(ordinal, history_), std::memory_order_release);  // for good
+    auto* state = new DeviceState(ordinal, history_);  // for good
+    state->set_history(settings_);
+    slot.store(state, std::memory_order_release);
   }
   return *slot.load(std::memory_order_acquire);
 }

@@ -132,6 +132,7 @@ class NativeAllocator final : public Core {
   std::atomic<bool> forked_{false};
   std::mutex mutex_;
   std::array<std::atomic<DeviceState*>, kMostDevices> devices_{};  // made under mutex_
+  HistorySettings settings_;                                       // Sync: mutex_
   History history_;
   Pools pools_;
   Sharing sharing_;

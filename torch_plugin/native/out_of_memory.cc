@@ -11,17 +11,6 @@ namespace {
 
 using c10::CachingDeviceAllocator::format_size;
 
-std::string oom_message(int device) {
-  std::size_t needed = 0;
-  nofrag_oom_message(device, nullptr, 0, &needed);
-  std::string text(needed, '\0');
-  if (needed == 0 || nofrag_oom_message(device, text.data(), text.size(), nullptr) != NOFRAG_OK) {
-    return {};
-  }
-  text.resize(needed - 1);
-  return text;
-}
-
 std::size_t allocated_in_pools(DeviceState& state) {
   std::size_t sum = 0;
   state.for_each_live([&sum](const Block& block) {
@@ -85,8 +74,7 @@ void NativeAllocator::fail(DeviceState& state, const Block& block, Context conte
   report.struct_size = sizeof report;
   check(nofrag_get_oom_report(state.ordinal(), &report));
   std::string text = failure_message(state, block, report);
-  text += custom ? "\nThe allocator of the pool gave no memory."
-                 : "\nnofrag: " + oom_message(state.ordinal());
+  text += custom ? "\nThe allocator of the pool gave no memory." : "\nnofrag: " + said;
   state.note_oom(block.requested, block.stream, report.driver_free_bytes, std::move(context));
   const DeviceStats stats = state.stats();
   c10::reportOutOfMemoryToProfiler(

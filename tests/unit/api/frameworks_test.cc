@@ -138,7 +138,10 @@ TEST_F(FrameworksApiTest, MemoryCrossesByDescriptors) {
   EXPECT_EQ(nofrag_export(&descriptor, 1, &descriptor), NOFRAG_UNKNOWN_POINTER);
   EXPECT_EQ(descriptor, -1);
   EXPECT_EQ(nofrag_export(block, UINT64_MAX, &descriptor), NOFRAG_INVALID_ARGUMENT);
+  count = 0;
   EXPECT_EQ(nofrag_parts(&descriptor, nullptr, &count), NOFRAG_UNKNOWN_POINTER);
+  count = 5;
+  EXPECT_EQ(nofrag_parts(block, nullptr, &count), NOFRAG_INVALID_ARGUMENT);
   EXPECT_EQ(nofrag_free(block), NOFRAG_OK);
 }
 

@@ -9,6 +9,8 @@ namespace nofrag::native {
 
 void NativeAllocator::record_history(const HistorySettings& settings) {
   history_.set(settings);
+  const std::lock_guard lock(mutex_);
+  settings_ = settings;  // for devices that are used later
   for (const auto& slot : devices_) {
     if (DeviceState* state = slot.load(std::memory_order_acquire)) {
       state->set_history(settings);

@@ -5,11 +5,11 @@ namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kSmallest = 512;
-constexpr std::size_t kLargestSmall = kMiB;
+constexpr std::size_t kSmallUpTo = kMiB;
 constexpr std::size_t kLeastOwnSegment = 10 * kMiB;
 
 std::size_t segment_size(std::size_t size) {
-  if (size <= kLargestSmall) {
+  if (size <= kSmallUpTo) {
     return 2 * kMiB;
   }
   if (size < kLeastOwnSegment) {
@@ -20,7 +20,7 @@ std::size_t segment_size(std::size_t size) {
 
 // Is what would be left of a free block worth a block of its own?
 bool splits(std::size_t left, bool small) {
-  return small ? left >= kSmallest : left > kLargestSmall;
+  return small ? left >= kSmallest : left > kSmallUpTo;
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ bool splits(std::size_t left, bool small) {
 void* CustomPool::allocate(std::size_t size, cudaStream_t stream, std::size_t* given) {
   const std::lock_guard lock(mutex_);
   poll(false);
-  const bool small = size <= kLargestSmall;
+  const bool small = size <= kSmallUpTo;
   if (void* block = take_free(size, stream, small, given)) {
     return block;
   }
@@ -46,7 +46,7 @@ void* CustomPool::allocate(std::size_t size, cudaStream_t stream, std::size_t* g
 void* CustomPool::reuse(std::size_t size, cudaStream_t stream, std::size_t* given) {
   const std::lock_guard lock(mutex_);
   poll(true);
-  return take_free(size, stream, size <= kLargestSmall, given);
+  return take_free(size, stream, size <= kSmallUpTo, given);
 }
 
 // The smallest free block of the stream that is large enough, the lowest among equals.

@@ -15,7 +15,7 @@ struct Checkpoint : torch_cuda::AllocatorState {
   std::vector<Block> blocks;
 };
 
-c10::Device device_of(int ordinal) {
+c10::Device cuda_device(int ordinal) {
   return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(ordinal)};
 }
 
@@ -117,7 +117,8 @@ CheckpointDelta NativeAllocator::restore(int ordinal,
     again.context = context;
     again.shared_streams = false;
     device_state.note_allocated(std::move(again));
-    delta.dataptrs_allocd.emplace_back(block.address, block.address, deleter(), device_of(ordinal));
+    delta.dataptrs_allocd.emplace_back(
+        block.address, block.address, deleter(), cuda_device(ordinal));
   }
   return delta;
 }

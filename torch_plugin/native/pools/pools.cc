@@ -13,7 +13,7 @@ nofrag_pool to_c(PoolId pool) {
   return {pool.first, pool.second};
 }
 
-void check(nofrag_status status) {
+void expect_ok(nofrag_status status) {
   if (status != NOFRAG_OK) {
     const char* reason = nullptr;
     nofrag_last_error(&reason);
@@ -56,7 +56,7 @@ void Pools::begin(DeviceState& device, PoolId pool, StreamFilter filter) {
                            fillings_.end(),
                            [&](const Filling& f) { return f.device == ordinal && f.pool == pool; }),
               "beginAllocateToPool: already recording to this mempool_id");
-  check(nofrag_pool_begin(ordinal, to_c(pool), never, nullptr));
+  expect_ok(nofrag_pool_begin(ordinal, to_c(pool), never, nullptr));
   ++states_[{ordinal, pool}].uses;
   fillings_.push_back({ordinal, pool, std::make_shared<const StreamFilter>(std::move(filter))});
   filling_.fetch_add(1, std::memory_order_release);
@@ -71,7 +71,7 @@ void Pools::end(DeviceState& device, PoolId pool) {
   TORCH_CHECK(found != fillings_.rend(), "endAllocatePool: not currently recording to mempool_id");
   fillings_.erase(std::next(found).base());
   filling_.fetch_sub(1, std::memory_order_release);
-  check(nofrag_pool_end(device.ordinal(), to_c(pool)));
+  expect_ok(nofrag_pool_end(device.ordinal(), to_c(pool)));
 }
 
 Pools::State& Pools::used(int device, PoolId pool) {
@@ -94,7 +94,7 @@ void Pools::release(DeviceState& device, PoolId pool) {
     state.lends = false;
     state.no_split = false;
   }
-  check(nofrag_pool_release(device.ordinal(), to_c(pool)));
+  expect_ok(nofrag_pool_release(device.ordinal(), to_c(pool)));
   if (state.uses == 0 && state.custom == nullptr) {
     states_.erase({device.ordinal(), pool});  // what it holds is nofrag's to reuse
   }
@@ -106,7 +106,7 @@ void Pools::retain(DeviceState& device, PoolId pool, std::shared_ptr<CUDAAllocat
   const auto found = states_.find(key);
   TORCH_CHECK(allocator == nullptr || found == states_.end() || found->second.uses == 0,
               "a pool in use cannot be given another allocator");
-  check(nofrag_pool_retain(device.ordinal(), to_c(pool)));
+  expect_ok(nofrag_pool_retain(device.ordinal(), to_c(pool)));
   State& state = states_[key];
   ++state.uses;
   if (allocator != nullptr) {
@@ -135,7 +135,7 @@ void Pools::set_use_on_oom(DeviceState& device, PoolId pool, bool use) {
   State& state = used(device.ordinal(), pool);
   // Memory of another allocator is not nofrag's to lend.
   if (state.custom == nullptr) {
-    check(nofrag_pool_lend_when_short(device.ordinal(), to_c(pool), use ? 1 : 0));
+    expect_ok(nofrag_pool_lend_when_short(device.ordinal(), to_c(pool), use ? 1 : 0));
   }
   state.lends = use;
   device.lending.store(std::any_of(states_.begin(),
