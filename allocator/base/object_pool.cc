@@ -24,7 +24,9 @@ void* map_host_pages(std::size_t bytes) {
 }
 
 void* map_huge_host_pages(std::size_t bytes) {
-  const std::size_t wanted = bytes + kHugePage;
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t whole = (bytes + page - 1) / page * page;
+  const std::size_t wanted = whole + kHugePage;
   void* address =
       ::mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) {
@@ -37,8 +39,9 @@ void* map_huge_host_pages(std::size_t bytes) {
   if (before > 0) {
     ::munmap(from, before);
   }
-  ::munmap(from + before + bytes, kHugePage - before);
-  ::madvise(from + before, bytes, MADV_HUGEPAGE);  // refused where there are none: then not
+  ::munmap(from + before + whole, kHugePage - before);
+  // Refused where there are none: then not.
+  ::madvise(from + before, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
   mapped_bytes.fetch_add(bytes, std::memory_order_relaxed);
   return from + before;
 }

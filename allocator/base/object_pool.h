@@ -24,8 +24,8 @@ namespace nofrag {
 
 // Anonymous zeroed pages; nullptr on failure. `bytes` is rounded up to the page size by the kernel.
 void* map_host_pages(std::size_t bytes);
-// The same for what is read all over: a multiple of kHugePage, aligned to it, of huge pages where there are any
-// (one entry for 2 MiB in the processor's table of addresses instead of 512).
+// The same for what is read all over: aligned to kHugePage, and of huge pages as far as whole ones fit and there
+// are any (one entry for 2 MiB in the processor's table of addresses instead of 512).
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 void* map_huge_host_pages(std::size_t bytes);
 void unmap_host_pages(void* address, std::size_t bytes);
@@ -85,7 +85,7 @@ class ObjectPool {
     Slab* next;
     std::size_t bytes;
   };
-  static constexpr std::size_t kSmallSlabs = 4 * kHugePage / kSlabBytes;
+  static constexpr std::size_t kSmallSlabs = kHugePage / kSlabBytes;
   static constexpr std::size_t kFirst = (sizeof(Slab) + alignof(Node) - 1) / alignof(Node);
 
   bool grow() {

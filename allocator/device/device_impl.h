@@ -1,7 +1,6 @@
 // DeviceAllocator::Impl: the state of one device allocator, and the moves that its parts share.
 //
-// Layer: device (private header). Everything here runs under `mutex` unless it says otherwise.
-// Files: docs/design.md says what is where.
+// Layer: device (private header; docs/design.md says what is where). All runs under `mutex` unless it says otherwise.
 #pragma once
 
 #include <atomic>
@@ -30,6 +29,7 @@ namespace nofrag {
 // share a cache line (128 B on every device to date).
 inline constexpr Bytes kBlockUnit{512};
 
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): lines of their own
 class DeviceAllocator::Impl : public Telling {
  public:
   Impl(Driver& device_driver, DeviceOrdinal ordinal, DeviceInfo device_info, const Options& opts);

@@ -168,7 +168,7 @@ class AddressMap {
     Table* const full = table();
     const std::size_t capacity = full == nullptr ? kFirstCapacity : 2 * full->capacity;
     const std::size_t bytes = Table::bytes(capacity);
-    void* pages = bytes < 2 * kHugePage ? map_host_pages(bytes) : map_huge_host_pages(bytes);
+    void* pages = bytes < kHugePage ? map_host_pages(bytes) : map_huge_host_pages(bytes);
     if (pages == nullptr) {
       return false;
     }

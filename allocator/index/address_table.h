@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/object_pool.h"
 #include "base/units.h"
 
 namespace nofrag {
@@ -79,10 +78,8 @@ struct alignas(64) AddressTable {
     }
     slots()[hole].set(0, nullptr);
   }
-  // Of its pages.
   static std::size_t bytes(std::size_t capacity) {
-    const std::size_t needed = sizeof(AddressTable) + capacity * sizeof(Slot);
-    return needed < 2 * kHugePage ? needed : (needed + kHugePage - 1) / kHugePage * kHugePage;
+    return sizeof(AddressTable) + capacity * sizeof(Slot);
   }
   [[nodiscard]] std::size_t bytes() const { return bytes(capacity); }
 };

@@ -65,6 +65,47 @@ TEST(ObjectPool, ItsPagesAreCounted) {
   EXPECT_EQ(host_page_bytes(), before);
 }
 
+TEST(HostPages, HugeOnesAreAlignedAndZeroAndGoBack) {
+  const std::size_t before = host_page_bytes();
+  for (const std::size_t bytes : {kHugePage, 3 * kHugePage, 2 * kHugePage + 64}) {
+    auto* const pages = static_cast<unsigned char*>(map_huge_host_pages(bytes));
+    ASSERT_NE(pages, nullptr);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(pages) % kHugePage, 0U);
+    EXPECT_EQ(host_page_bytes(), before + bytes);
+    for (std::size_t at = 0; at < bytes; at += 4096) {
+      EXPECT_EQ(pages[at], 0);
+      pages[at] = 1;
+    }
+    pages[bytes - 1] = 1;
+    unmap_host_pages(pages, bytes);
+  }
+  EXPECT_EQ(host_page_bytes(), before);
+}
+
+TEST(ObjectPool, ItGrowsBeyondItsSmallSlabs) {
+  const std::size_t before = host_page_bytes();
+  {
+    struct alignas(128) Node {
+      std::uint64_t number;
+    };
+    ObjectPool<Node> pool;
+    std::vector<Node*> nodes;
+    constexpr std::size_t kMany =
+        9 * kHugePage / sizeof(Node);  // small slabs end after one huge page
+    for (std::uint64_t i = 0; i < kMany; ++i) {
+      nodes.push_back(pool.make(Node{i}));
+      ASSERT_NE(nodes.back(), nullptr);
+      ASSERT_EQ(reinterpret_cast<std::uintptr_t>(nodes.back()) % alignof(Node), 0U);
+    }
+    for (std::uint64_t i = 0; i < kMany; ++i) {
+      ASSERT_EQ(nodes[i]->number, i);
+    }
+    EXPECT_GE(host_page_bytes() - before, 9 * kHugePage);
+    EXPECT_LE(host_page_bytes() - before, 10 * kHugePage);
+  }
+  EXPECT_EQ(host_page_bytes(), before);
+}
+
 TEST(ObjectPool, ManyObjectsKeepApartAndAreRecycledLastFirst) {
   struct Node {
     explicit Node(std::uint64_t v) : value(v) {}

@@ -58,6 +58,23 @@ TEST_F(ComposeTest, EndsOfHandlesServeToo) {
   EXPECT_FALSE(other.is_null());
 }
 
+// Handles that had nothing to give are not looked at again until something is freed in them.
+TEST_F(ComposeTest, EndsThatBecameLongAreFound) {
+  crowd();
+  free_handles({3, 11});
+  ASSERT_FALSE(allocate(3 * kHandle).is_null());  // looks at all the others
+  ASSERT_FALSE(allocate(3 * kHandle).is_null());
+  free_back(1);
+  free_front(5);
+  free_handles({13, 15});
+  recorder_->take();
+  const std::size_t before = recorder_->aliases();
+  allocator_->check();
+  ASSERT_FALSE(allocate(3 * kHandle).is_null());
+  EXPECT_EQ(count(recorder_->take(), "create"), 0);
+  EXPECT_EQ(recorder_->aliases(), before + 4);
+}
+
 TEST_F(ComposeTest, TheSameBytesAreNeverHandedOutTwice) {
   crowd();
   free_handles({1, 3, 5, 7, 9});
