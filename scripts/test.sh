@@ -8,7 +8,7 @@
 #   release  g++ build as users run it, and every test (gpu and torch ones skip where there is none)
 #   headers  every header compiles alone
 #   asan     clang build with AddressSanitizer and UBSan (the preset clang), and every test but the long ones
-#   fuzz     each fuzzer of that build for FUZZ_SECONDS
+#   fuzz     each fuzzer of that build for FUZZ_SECONDS (else they share 80 seconds)
 #   tsan     ThreadSanitizer: the tests marked THREADED
 #   tidy     clang-tidy over allocator/ and torch_plugin/
 #
@@ -18,7 +18,10 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 JOBS="${JOBS:-$(nproc)}"
-FUZZ_SECONDS="${FUZZ_SECONDS:-20}"
+# A fuzzer's time; if not given, all of them together have FUZZ_BUDGET seconds, so that the lane's time does not
+# grow with their number.
+FUZZ_SECONDS="${FUZZ_SECONDS:-}"
+FUZZ_BUDGET=80
 all_lanes=(format lint release headers asan fuzz tsan tidy)
 logs=build/test-logs
 
@@ -105,6 +108,9 @@ lane_fuzz() {
   if [ "${#fuzzers[@]}" -eq 0 ]; then
     echo "no fuzzers were built"
     return 1
+  fi
+  if [ -z "$FUZZ_SECONDS" ]; then
+    FUZZ_SECONDS=$((FUZZ_BUDGET / ${#fuzzers[@]} > 4 ? FUZZ_BUDGET / ${#fuzzers[@]} : 4))
   fi
   export -f run_fuzzer
   export FUZZ_SECONDS logs

@@ -31,7 +31,9 @@ struct ReplayArguments {
   std::string format = "auto";
   std::optional<std::uint64_t> trace_device;
   std::string json;
-  std::string html;  // also a page of it
+  std::string html;     // also a page of it
+  std::string compare;  // JSON of an earlier replay
+  double speed = 0;     // 0: as fast as it goes
   double stream_lag_us = 500;
   bool quiet = false;
 };

@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/explain/explain.h"
 #include "cli/progress.h"
 #include "cli/replay/capacity.h"
+#include "cli/replay/comparison.h"
 #include "cli/replay/replay_report.h"
 #include "cli/replay/replay_session.h"
 #include "cli/report/report_page.h"
@@ -15,6 +17,7 @@ namespace nofrag {
 namespace {
 
 constexpr double kLongestLag = 1e9;
+constexpr double kHighestSpeed = 1e6;
 
 std::vector<std::string> parse_allocators(std::string_view list) {
   std::vector<std::string> names;
@@ -52,6 +55,18 @@ struct Plan {
     if (!(arguments.stream_lag_us >= 0 && arguments.stream_lag_us <= kLongestLag)) {
       throw UsageError("--stream-lag: expected microseconds from 0 to 1e9");
     }
+    if (!(arguments.speed >= 0 && arguments.speed <= kHighestSpeed)) {
+      throw UsageError("--speed: expected a number from 0 (as fast as it goes) to 1e6");
+    }
+    if (arguments.speed > 0 && target.is_simulated()) {
+      throw UsageError(
+          "--speed: a simulated device keeps the trace's times by its own clock; it is for "
+          "--device cuda:N");
+    }
+    settings.speed = arguments.speed;
+    if (!arguments.compare.empty()) {
+      before = read_earlier_replay(arguments.compare);
+    }
     if (arguments.capacity.has_value()) {
       capacity = Capacity::parse(*arguments.capacity);
     }
@@ -63,6 +78,7 @@ struct Plan {
   DeviceTarget target;
   ReplaySettings settings;
   std::optional<Capacity> capacity;
+  std::optional<nlohmann::json> before;  // --compare
 };
 
 // What the simulated address space has room for many times over.
@@ -70,6 +86,23 @@ constexpr Bytes kMostCapacity = 16384 * kGiB;
 
 std::string short_name(const std::string& path) {
   return path == "-" ? "standard input" : std::filesystem::path(path).filename().string();
+}
+
+// Why each run that ended out of memory did, as `nofrag explain` says it.
+nlohmann::ordered_json explained(const Trace& trace,
+                                 const TraceReport& report,
+                                 Bytes device_memory) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const ReplayRun& run : report.runs) {
+    if (run.oom) {
+      const Explained verdict = explain_failure(
+          trace,
+          {run.oom->event, run.capacity.value_or(device_memory), run.oom->reserved, run.allocator});
+      all.push_back({{"allocator", run.allocator},
+                     {"explain", nlohmann::ordered_json::parse(explain_json(verdict))}});
+    }
+  }
+  return all;
 }
 
 TraceReport replay_one(const std::string& path,
@@ -109,6 +142,7 @@ TraceReport replay_one(const std::string& path,
   progress.clear();
   if (!arguments.html.empty()) {
     details->push_back(report_details(trace, report, observers));
+    details->back()["explained"] = explained(trace, report, session.device_memory());
   }
   for (const std::string& note : session.notes()) {
     fmt::print(stderr, "nofrag: note: {}\n", note);
@@ -143,6 +177,9 @@ ExitCode replay(const ReplayArguments& arguments, bool with_table) {
   }
   if (with_table && arguments.json != "-" && arguments.html != "-") {
     write_output("-", replay_table(reports));
+    if (plan.before) {
+      write_output("-", comparison_table(*plan.before, reports));
+    }
   }
   for (const TraceReport& report : reports) {
     for (const ReplayRun& run : report.runs) {

@@ -98,6 +98,18 @@ void add_replay(CLI::App& app, ReplayArguments& arguments) {
   CLI::App* command = app.add_subcommand(
       "replay", "Play recorded allocations through allocators and compare what each would hold");
   add_replay_options(command, arguments);
+  command
+      ->add_option("--compare",
+                   arguments.compare,
+                   "JSON of an earlier replay (--json): also says what changed since")
+      ->check(not_empty);
+  command
+      ->add_option("--speed",
+                   arguments.speed,
+                   "cuda devices: keep the recorded times, times this (1 = as recorded); 0 = as "
+                   "fast as it goes")
+      ->check(not_empty)
+      ->capture_default_str();
   command->add_option("--html", arguments.html, "Also write a page of it, as report does")
       ->check(not_empty);
   add_switch(command, "--quiet", &arguments.quiet, "No table and no progress");

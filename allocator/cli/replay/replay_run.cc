@@ -1,7 +1,9 @@
 #include "cli/replay/replay_run.h"
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
+#include <thread>
 
 #include "driver/simulated/simulated_driver.h"
 
@@ -34,6 +36,8 @@ std::size_t quarter_start(const Trace& trace, unsigned quarter) {
 }
 
 class Player {
+  using Clock = std::chrono::steady_clock;
+
  public:
   Player(const Trace& trace, const ReplayTarget& target, ReplayRun* run)
       : trace_(trace), target_(target), run_(run) {}
@@ -48,6 +52,9 @@ class Player {
       if (target_.simulated != nullptr && event.time_us != clock_us_) {
         clock_us_ = event.time_us;
         target_.simulated->set_time_us(static_cast<double>(clock_us_));
+      }
+      if (target_.speed > 0) {
+        wait_until(event.time_us);
       }
       if (event.size == 0) {
         continue;  // an empty allocation holds nothing, in any allocator
@@ -77,6 +84,14 @@ class Player {
   }
 
  private:
+  // Sleeps are not in host_ns, which is CPU time.
+  void wait_until(std::uint64_t time_us) {
+    const double after =
+        static_cast<double>(time_us - trace_.events.front().time_us) / target_.speed;
+    std::this_thread::sleep_until(started_ + std::chrono::duration_cast<Clock::duration>(
+                                                 std::chrono::duration<double, std::micro>(after)));
+  }
+
   // On a real device others may hold memory too.
   [[nodiscard]] Bytes available(Bytes reserved) const {
     if (target_.simulated != nullptr) {
@@ -109,6 +124,7 @@ class Player {
   const ReplayTarget& target_;
   ReplayRun* run_;
   std::uint64_t clock_us_ = UINT64_MAX;
+  Clock::time_point started_ = Clock::now();
   Bytes live_;
 };
 

@@ -77,6 +77,7 @@ struct ReplayTarget {
   Bytes capacity;                 // what could be held at most, for the verdict at the end
   std::vector<StreamId> streams;  // by the trace's stream numbers
   ReplayObserver* observer = nullptr;
+  double speed = 0;  // on real devices: times as fast as recorded; 0 = as fast as it goes
 };
 
 // Fills the outcome fields of `run`.

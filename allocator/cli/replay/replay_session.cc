@@ -147,6 +147,7 @@ ReplayRun ReplaySession::run_here(std::string_view allocator,
       make_allocator(allocator, config, settings_.options);
   target.allocator = made.get();
   target.observer = observer;
+  target.speed = target_.is_simulated() ? 0 : settings_.speed;
   replay_trace(trace_, target, progress, &run);
   const Status closed = streams.value()->close(*made);
   if (!closed.ok() && run.fault.empty()) {

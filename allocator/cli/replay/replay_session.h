@@ -27,6 +27,7 @@ const std::vector<std::string_view>& replay_allocators();
 struct ReplaySettings {
   Options options;  // nofrag's
   double stream_lag_us = 500;
+  double speed = 0;  // cuda devices: ReplayTarget::speed
 };
 
 class ReplaySession {
@@ -47,6 +48,7 @@ class ReplaySession {
   // Ends the allocator's own process, if it has one, and with it what that holds of the device.
   void finish(std::string_view allocator);
   [[nodiscard]] Bytes granule() const { return granule_; }
+  [[nodiscard]] Bytes device_memory() const { return device_memory_; }
   // What the user should know about how the runs were made; each once.
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
 

@@ -1,5 +1,5 @@
 // Nsight Systems, exported to SQLite: cudaMalloc-level events of the table CUDA_GPU_MEMORY_USAGE_EVENTS.
-#include <limits>
+#include <algorithm>
 #include <memory>
 #include <unordered_set>
 #include <utility>
@@ -19,6 +19,7 @@ constexpr std::int64_t kAllocation = 0;
 constexpr std::int64_t kDeallocation = 1;
 // Kinds of memory that lie on the device and that an allocator would hold.
 constexpr std::int64_t kKindDevice = 2;
+constexpr std::size_t kVersionByte = 18;  // of the file's header: 2 = with a write-ahead log
 constexpr int kStepsBetweenLooks = 1000;
 constexpr std::uint64_t kStepsPerByte = 64;
 
@@ -99,6 +100,11 @@ bool NsysReader::open() {
   sqlite3_db_config(database, SQLITE_DBCONFIG_ENABLE_TRIGGER, 0, nullptr);
   sqlite3_db_config(database, SQLITE_DBCONFIG_ENABLE_VIEW, 0, nullptr);
   sqlite3_limit(database, SQLITE_LIMIT_LENGTH, 1 << 24);
+  // A database in memory has no write-ahead log; a file that was closed needs none.
+  for (std::size_t version = kVersionByte; version < std::min(bytes_.size(), kVersionByte + 2);
+       ++version) {
+    bytes_[version] = bytes_[version] == 2 ? '\1' : bytes_[version];
+  }
   const auto size = static_cast<sqlite3_int64>(bytes_.size());
   if (sqlite3_deserialize(database,
                           "main",

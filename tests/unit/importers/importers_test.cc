@@ -146,6 +146,12 @@ TEST(Nsys, DeviceMemoryOfBothSchemas) {
   EXPECT_FALSE(has_note(now, "streams are not recorded"));
 }
 
+TEST(Nsys, AClosedFileWithAWriteAheadLog) {
+  std::string bytes = sample_bytes("nsys_fuzz/nsys.sqlite");
+  bytes[18] = bytes[19] = 2;
+  EXPECT_EQ(import_good(bytes, "wal.sqlite").at(0).events.size(), 3U);
+}
+
 TEST(Nsys, ProcessesAreKeptApart) {
   const std::string name = "nsys_fuzz/nsys_two_processes.sqlite";
   const std::vector<Trace> traces = import_good(sample_bytes(name), name);

@@ -98,6 +98,11 @@
         say(`${run.allocator} failed: ${run.error}`);
       }
     }
+    for (const one of more.explained) {
+      const share = Math.round(100 * one.explain.confidence);
+      say(`Why, for ${one.allocator}: ${one.explain.cause.replaceAll("_", " ")} (${share} % sure). ` +
+        [...one.explain.evidence, ...one.explain.advice].join(" "));
+    }
     for (const mark of more.marks.slice(0, 10)) {
       const left = mark.free_bytes === null ? "" : `, ${bytes(mark.free_bytes)} free on the device`;
       say(`Recorded: out of memory before event ${grouped(mark.event)} (${duration(mark.time_us)}), ` +

@@ -1,0 +1,118 @@
+// What a report's page is made of, on traces small enough to work out by hand.
+#include <gtest/gtest.h>
+
+#include "cli/report/address_map.h"
+#include "cli/report/report_page.h"
+#include "cli/report/trace_digest.h"
+#include "trace/trace_builder.h"
+
+namespace nofrag {
+namespace {
+
+// Blocks 0: 1 MiB for [0, 30), 1: 2 MiB for [10, 20), 2: 1 MiB from 20 on.
+Trace sample() {
+  TraceBuilder builder(TraceUnit::kEvent);
+  EXPECT_TRUE(builder.add_allocation(1000, 0, (1 * kMiB).count(), 0));
+  EXPECT_TRUE(builder.add_allocation(1010, 1, (2 * kMiB).count(), 5));
+  EXPECT_TRUE(builder.add_free(1020, 1, 0, 5));
+  EXPECT_TRUE(builder.add_allocation(1020, 2, (1 * kMiB).count(), 0));
+  EXPECT_TRUE(builder.add_free(1030, 0, 0, 0));
+  return builder.finish(TraceFormat::kCsv);
+}
+
+TEST(TraceDigest, LiveByBuckets) {
+  const TraceDigest digest = digest_trace(sample(), 2, 10);
+  ASSERT_EQ(digest.live.size(), 3U);
+  EXPECT_EQ(digest.live[0].highest, 3 * kMiB);
+  EXPECT_EQ(digest.live[1].highest, 3 * kMiB) << "what was live when the bucket began counts";
+  EXPECT_EQ(digest.live[1].last, 2 * kMiB);
+  EXPECT_EQ(digest.live[2].last, 1 * kMiB);
+  EXPECT_EQ(digest.live[2].time_us, 30U);
+  EXPECT_EQ(digest.peak_events, 2U);
+}
+
+TEST(TraceDigest, GroupsBySizeOrSite) {
+  Trace trace = sample();
+  TraceDigest digest = digest_trace(trace, 1, 10);
+  ASSERT_EQ(digest.groups.size(), 2U);
+  EXPECT_FALSE(digest.by_site);
+  EXPECT_EQ(digest.groups[0].bytes_at_peak, 2 * kMiB);
+  EXPECT_EQ(digest.groups[1].allocations, 2U);
+  EXPECT_EQ(digest.groups[1].blocks_at_peak, 1U);
+  trace.site_names = {"a", "b"};
+  trace.sites = {0, 1, 1};
+  digest = digest_trace(trace, 1, 1);
+  ASSERT_EQ(digest.groups.size(), 1U) << "no more rows than asked for";
+  EXPECT_EQ(digest.groups[0].name, "b");
+  EXPECT_EQ(digest.groups[0].allocations, 2U);
+  EXPECT_EQ(digest.biggest[0].site, "b");
+}
+
+TEST(TraceDigest, BiggestAndLongest) {
+  const TraceDigest digest = digest_trace(sample(), 1, 2);
+  ASSERT_EQ(digest.biggest.size(), 2U);
+  EXPECT_EQ(digest.biggest[0].id, 1U);
+  EXPECT_EQ(digest.biggest[1].id, 0U);
+  EXPECT_EQ(digest.longest[0].id, 0U);
+  EXPECT_EQ(digest.longest[0].to_us, 30U);
+  EXPECT_TRUE(digest.longest[0].freed);
+  EXPECT_EQ(digest.longest[1].id, 1U) << "as long as block 2, and larger";
+}
+
+TEST(TraceDigest, HistogramsCountEveryBlock) {
+  const TraceDigest digest = digest_trace(sample(), 1, 1);
+  ASSERT_EQ(digest.sizes.size(), 2U);
+  EXPECT_EQ(digest.sizes[0].from, (1 * kMiB).count());
+  EXPECT_EQ(digest.sizes[0].blocks, 2U);
+  ASSERT_EQ(digest.lifetimes.size(), 2U);
+  EXPECT_EQ(digest.lifetimes[0].from, 8U);
+  EXPECT_EQ(digest.lifetimes[0].blocks, 2U);
+  EXPECT_EQ(digest.lifetimes[1].from, 16U);
+}
+
+TEST(AddressMap, CellsAreAsFullAsTheirBytes) {
+  const Trace trace = sample();
+  const std::uint64_t base = 1ULL << 40;
+  const std::uint64_t far = 1ULL << 44;
+  const AddressMap map(trace, {base, base + (1 * kMiB).count(), far}, 5, {1, 2, 5});
+  ASSERT_EQ(map.areas().size(), 2U) << "a wide gap is left out";
+  EXPECT_EQ(map.areas()[0].address, base);
+  EXPECT_EQ(map.areas()[1].address, far);
+  ASSERT_EQ(map.moments().size(), 3U);
+  const auto used = [&](std::size_t moment) {
+    std::uint64_t full = 0;
+    for (const char level : map.moments()[moment].levels) {
+      full += static_cast<unsigned char>(level) == 255 ? map.cell_bytes() : 0;
+    }
+    return Bytes(full);
+  };
+  EXPECT_LE(used(0), 1 * kMiB);
+  EXPECT_GT(used(0), 1 * kMiB - 8 * kKiB);
+  EXPECT_LE(used(1), 3 * kMiB);
+  EXPECT_GT(used(1), 3 * kMiB - 8 * kKiB);
+  EXPECT_EQ(map.moments()[1].live, 3 * kMiB);
+  EXPECT_EQ(map.moments()[1].blocks, 2U);
+  EXPECT_EQ(map.moments()[2].time_us, 30U);
+  EXPECT_EQ(map.moments()[2].levels.front(), 0) << "block 0 is gone";
+  EXPECT_LE(map.moments()[2].levels.size(), AddressMap::kMostCells);
+}
+
+TEST(AddressMap, OnlyWhatHappened) {
+  const AddressMap map(sample(), {512, 0, 0}, 1, {0, 1});
+  ASSERT_EQ(map.moments().size(), 2U);
+  EXPECT_EQ(map.moments()[0].blocks, 0U);
+  EXPECT_EQ(map.moments()[1].live, 1 * kMiB);
+}
+
+TEST(ReportPage, NoTextEndsItsScript) {
+  TraceReport report;
+  report.trace.path = "</script><b>";
+  const std::string page =
+      report_page({report}, nlohmann::ordered_json::array({{{"x", "\"REPLAY\"</script>"}}}));
+  EXPECT_EQ(page.find("</script><b>"), std::string::npos);
+  EXPECT_NE(page.find("\\u003c/script>\\u003cb>"), std::string::npos);
+  EXPECT_NE(page.find("Chart.js v3"), std::string::npos) << "the library, with its licence";
+}
+
+}  // namespace
+}  // namespace nofrag
