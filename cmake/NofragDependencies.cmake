@@ -22,6 +22,9 @@ add_library(nofrag_zstd INTERFACE)
 target_link_libraries(nofrag_zstd INTERFACE ${NOFRAG_ZSTD_LIBRARY})
 target_include_directories(nofrag_zstd INTERFACE ${NOFRAG_ZSTD_INCLUDE})
 
+# Nsight Systems' exports (allocator/trace/importers/nsys_sqlite.cc).
+find_package(SQLite3 REQUIRED)
+
 # The command line program.
 find_package(CLI11 REQUIRED)
 find_package(fmt REQUIRED)

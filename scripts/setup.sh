@@ -13,9 +13,9 @@ cuda_wheel="nvidia-cuda-runtime-cu12==12.8.90"
 cuda_dir="build/deps/cuda"
 
 minimal_packages=(g++ cmake ninja-build make git python3
-  libcli11-dev nlohmann-json3-dev libfmt-dev libzstd-dev zlib1g-dev
+  libcli11-dev nlohmann-json3-dev libfmt-dev libzstd-dev zlib1g-dev libsqlite3-dev libjs-chart.js
   libgtest-dev libgmock-dev libbenchmark-dev)
-test_packages=(clang libclang-rt-14-dev clang-format-14 clang-tidy-14 llvm valgrind)
+test_packages=(clang libclang-rt-14-dev clang-format-14 clang-tidy-14 llvm valgrind python3-pip python3-venv)
 
 say() { printf 'setup: %s\n' "$*"; }
 

@@ -24,6 +24,14 @@ NOFRAG_API void* nofrag_torch_alloc(std::size_t size, int device, void* stream);
 // `stream` is the allocation stream; it and the size are not needed.
 NOFRAG_API void nofrag_torch_free(void* block, std::size_t size, int device, void* stream) noexcept;
 
+// Before the first use: `conf` is what PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF) says. What nofrag
+// honours of it holds from the start, weaker than NOFRAG_CONF; what the user should know of the rest is
+// written to buffer, a line each (buffer rule: nofrag_stats_text). native: 1 = for the native library,
+// 0 = for these hooks. NOFRAG_NOT_SUPPORTED if it asks for another allocator (nofrag must not be installed),
+// NOFRAG_ALREADY_INITIALIZED after the first use. The table of keys is in docs/pytorch.md.
+NOFRAG_API nofrag_status nofrag_torch_configure(
+    const char* conf, int native, char* buffer, std::size_t capacity, std::size_t* needed) noexcept;
+
 NOFRAG_API void nofrag_torch_init(int device_count) noexcept;
 // torch.cuda.empty_cache(): every device gives its idle memory back.
 NOFRAG_API void nofrag_torch_reset() noexcept;

@@ -1,6 +1,8 @@
 // The C interface: blocks and pools.
 #include <string>
 
+#include <nofrag/frameworks.h>
+
 #include "api/edge.h"
 #include "runtime/log.h"
 #include "runtime/process.h"
@@ -42,7 +44,8 @@ void* allocation_failed(DeviceAllocator* device,
     return nullptr;
   }
   const nofrag_oom_report report = nofrag::to_c_report(ordinal, device->last_oom());
-  const std::string message = device->last_oom_message();
+  std::string message = device->last_oom_message();
+  message += "\n" + Process::instance().observer().explain(device, message);
   Process::instance().oom_callbacks().for_each(
       [&](nofrag_oom_callback callback, void* user) { callback(ordinal, &report, user); });
   // Last, because a callback may have failed in calls of its own.
@@ -257,6 +260,20 @@ void* nofrag_pool_malloc(size_t size, int device, void* stream, nofrag_pool pool
       device,
       [&](DeviceAllocator* allocator) {
         return allocator->allocate_in_pool(
+            nofrag::Bytes(size), nofrag::to_stream(stream), to_key(pool));
+      },
+      &pool);
+}
+
+void* nofrag_pool_malloc_single(size_t size,
+                                int device,
+                                void* stream,
+                                nofrag_pool pool) noexcept {
+  return allocate(
+      size,
+      device,
+      [&](DeviceAllocator* allocator) {
+        return allocator->allocate_single_in_pool(
             nofrag::Bytes(size), nofrag::to_stream(stream), to_key(pool));
       },
       &pool);

@@ -6,7 +6,8 @@
 // outside; what either did inside happens before what the other does there next.
 // Threads: enter and leave by the owner; close, await and open by one closer at a time (a lock of theirs). The
 // owner must not wait for the closers' lock inside.
-// Failure: none. Where the kernel has no membarrier for processes the owner pays a fence each time instead.
+// Failure: none. Where the kernel has no membarrier for processes the owner pays a fence each time instead; if a
+// sandbox forbids it later, whoever closes waits for two milliseconds.
 // Cost: enter and leave about a nanosecond each; close_all some microseconds.
 // Decision: docs/decisions/0006-thread-caches.md
 #pragma once

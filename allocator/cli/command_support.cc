@@ -3,6 +3,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <memory>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -10,7 +11,7 @@
 #include "cli/commands.h"
 #include "config/parser.h"
 #include "runtime/environment.h"
-#include "trace/load_trace.h"
+#include "trace/load_traces.h"
 
 namespace nofrag {
 namespace {
@@ -42,12 +43,34 @@ std::string unknown_name(std::string_view what,
 }
 
 TraceFormat parse_input_format(std::string_view text) {
-  return parse_trace_format(
-      "--format", text, {TraceFormat::kAuto, TraceFormat::kCsv, TraceFormat::kNofrag});
+  if (text == "torch-snapshot") {
+    return TraceFormat::kTorch;  // as --to calls it
+  }
+  return parse_trace_format("--format",
+                            text,
+                            {TraceFormat::kAuto,
+                             TraceFormat::kNofrag,
+                             TraceFormat::kCsv,
+                             TraceFormat::kTorch,
+                             TraceFormat::kKineto,
+                             TraceFormat::kTimeline,
+                             TraceFormat::kRmm,
+                             TraceFormat::kNsys,
+                             TraceFormat::kUmpire,
+                             TraceFormat::kMinimalloc});
 }
 
 TraceFormat parse_output_format(std::string_view text) {
-  return parse_trace_format("--to", text, {TraceFormat::kCsv, TraceFormat::kNofrag});
+  if (text == "torch-snapshot") {
+    return TraceFormat::kTorch;
+  }
+  return parse_trace_format("--to",
+                            text,
+                            {TraceFormat::kNofrag,
+                             TraceFormat::kCsv,
+                             TraceFormat::kTorch,
+                             TraceFormat::kPerfetto,
+                             TraceFormat::kMinimalloc});
 }
 
 GivenOptions nofrag_options(const std::string& conf) {
@@ -77,12 +100,42 @@ DeviceTarget choose_device(const std::optional<std::string>& device, const Given
   return DeviceTarget::parse(kDefaultDevice);
 }
 
-Trace load_or_throw(const std::string& path, TraceFormat format) {
-  Trace trace;
-  if (const std::optional<TraceError> error = load_trace(path, format, &trace)) {
+std::vector<Trace> load_or_throw(const std::string& path,
+                                 TraceFormat format,
+                                 std::optional<std::uint64_t> device) {
+  std::vector<Trace> traces;
+  if (const std::optional<TraceError> error = load_traces(path, format, &traces)) {
     throw InputError(error->message());
   }
-  return trace;
+  if (device) {
+    std::vector<std::string> known;
+    std::vector<Trace> chosen;
+    for (Trace& trace : traces) {
+      known.push_back(std::to_string(trace.device));
+      if (trace.device == *device) {
+        chosen.push_back(std::move(trace));
+      }
+    }
+    if (chosen.empty()) {
+      throw UsageError(fmt::format(
+          "--trace-device {}: {} has events of the devices {}", *device, path, fmt::join(known, ", ")));
+    }
+    traces = std::move(chosen);
+  }
+  for (const Trace& trace : traces) {
+    for (const std::string& note : trace.notes) {
+      fmt::print(stderr, "nofrag: note: {}: {}\n", describe_trace(path, trace, traces.size()), note);
+    }
+  }
+  return traces;
+}
+
+std::string describe_trace(const std::string& path, const Trace& trace, std::size_t traces) {
+  if (traces == 1) {
+    return path;
+  }
+  return trace.device_name.empty() ? fmt::format("{}, device {}", path, trace.device)
+                                   : fmt::format("{}, {}", path, trace.device_name);
 }
 
 void write_output(const std::string& path, std::string_view text) {

@@ -29,6 +29,7 @@ struct ReplayArguments {
   bool min_capacity = false;
   std::string conf;
   std::string format = "auto";
+  std::optional<std::uint64_t> trace_device;
   std::string json;
   double stream_lag_us = 500;
   bool quiet = false;
@@ -40,6 +41,7 @@ struct ConvertArguments {
   std::string output;
   std::string to;
   std::string format = "auto";
+  std::optional<std::uint64_t> trace_device;
   bool force = false;
 };
 ExitCode run_convert(const ConvertArguments& arguments);
@@ -62,6 +64,16 @@ struct DoctorArguments {
 };
 ExitCode run_doctor(const DoctorArguments& arguments);
 
+struct ExplainArguments {
+  std::string input = "-";
+  std::string json;
+  std::optional<std::string> capacity;
+  std::string allocator = "torch-native";
+  std::string conf;
+  std::string format = "auto";
+};
+ExitCode run_explain(const ExplainArguments& arguments);
+
 // Shared by the commands: the values of --format and --to.
 TraceFormat parse_input_format(std::string_view text);
 TraceFormat parse_output_format(std::string_view text);
@@ -74,8 +86,13 @@ struct GivenOptions {
 GivenOptions nofrag_options(const std::string& conf);
 // The device that --device names, else the one of `driver:`, else the simulated one.
 DeviceTarget choose_device(const std::optional<std::string>& device, const GivenOptions& given);
-// Loads or throws InputError.
-Trace load_or_throw(const std::string& path, TraceFormat format);
+// The traces of a file, one a device, or that of `device` alone. Throws InputError, or UsageError where the
+// file has no such device. What the file lacks goes to stderr.
+std::vector<Trace> load_or_throw(const std::string& path,
+                                 TraceFormat format,
+                                 std::optional<std::uint64_t> device);
+// "t.pickle", or "t.pickle, device 1" where the file holds several.
+std::string describe_trace(const std::string& path, const Trace& trace, std::size_t traces);
 // Writes to a file, or to standard output for "-".
 void write_output(const std::string& path, std::string_view text);
 // "unknown WHAT 'name'; did you mean 'x'? Known: ..."

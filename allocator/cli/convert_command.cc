@@ -10,6 +10,7 @@
 
 #include "cli/commands.h"
 #include "trace/csv_format.h"
+#include "trace/exporters/exporter.h"
 #include "trace/packed_format.h"
 
 namespace nofrag {
@@ -104,18 +105,49 @@ bool write_csv(const Trace& trace, OutputFile& output) {
   return true;
 }
 
+// The formats that hold one device's events only.
+const Trace& the_one(const std::vector<Trace>& traces, const ConvertArguments& arguments) {
+  if (traces.size() == 1) {
+    return traces.front();
+  }
+  std::string devices;
+  for (const Trace& trace : traces) {
+    devices += (devices.empty() ? "" : ", ") + std::to_string(trace.device);
+  }
+  throw UsageError(arguments.input + ": has events of the devices " + devices + "; --to " +
+                   arguments.to + " holds one: choose it with --trace-device");
+}
+
+bool write_traces(const std::vector<Trace>& traces,
+                  TraceFormat to,
+                  const ConvertArguments& arguments,
+                  OutputFile& output) {
+  const ExportSink sink = [&](std::string_view bytes) { return output.write(bytes); };
+  switch (to) {
+    case TraceFormat::kTorch:
+      return export_torch_snapshot(traces, sink);
+    case TraceFormat::kPerfetto:
+      return export_perfetto(traces, sink);
+    case TraceFormat::kMinimalloc:
+      if (!times_order_events(the_one(traces, arguments))) {
+        std::fprintf(stderr, "nofrag: note: times do not order the events: their numbers stand for them\n");
+      }
+      return export_minimalloc(the_one(traces, arguments), sink);
+    case TraceFormat::kCsv:
+      return write_csv(the_one(traces, arguments), output);
+    default:
+      return write_packed(the_one(traces, arguments), {}, sink);
+  }
+}
+
 }  // namespace
 
 ExitCode run_convert(const ConvertArguments& arguments) {
   const TraceFormat to = parse_output_format(arguments.to);
   const TraceFormat from = parse_input_format(arguments.format);
-  const Trace trace = load_or_throw(arguments.input, from);
+  const std::vector<Trace> traces = load_or_throw(arguments.input, from, arguments.trace_device);
   OutputFile output(arguments.output, arguments.force);
-  const bool written =
-      to == TraceFormat::kCsv
-          ? write_csv(trace, output)
-          : write_packed(trace, {}, [&](std::string_view bytes) { return output.write(bytes); });
-  if (!written) {
+  if (!write_traces(traces, to, arguments, output)) {
     throw RunError(arguments.output + ": could not be written (" + std::strerror(errno) + ")");
   }
   output.finish();

@@ -72,10 +72,10 @@ std::string short_name(const std::string& path) {
 }
 
 TraceReport replay_one(const std::string& path,
+                       const Trace& trace,
                        const Plan& plan,
                        bool with_min_capacity,
                        Progress& progress) {
-  const Trace trace = load_or_throw(path, plan.format);
   TraceReport report;
   report.trace = summarize(path, trace);
   ReplaySession session(trace, plan.target, plan.settings);
@@ -115,7 +115,11 @@ ExitCode run_replay(const ReplayArguments& arguments) {
   Progress progress(!arguments.quiet);
   std::vector<TraceReport> reports;
   for (const std::string& path : arguments.traces) {
-    reports.push_back(replay_one(path, plan, arguments.min_capacity, progress));
+    const std::vector<Trace> traces = load_or_throw(path, plan.format, arguments.trace_device);
+    for (const Trace& trace : traces) {
+      reports.push_back(replay_one(path, trace, plan, arguments.min_capacity, progress));
+      reports.back().trace.several_devices = traces.size() > 1;
+    }
   }
   if (!arguments.json.empty()) {
     // A path need not be UTF-8; JSON must be.

@@ -19,6 +19,8 @@ constexpr const char* kExamples =
     "  nofrag replay trace.csv.gz --capacity 1.05x --min-capacity --json result.json\n"
     "  nofrag convert trace.csv.gz --to nofrag trace.nofrag\n"
     "  nofrag doctor\n"
+    "  nofrag explain < oom.log\n"
+    "  nofrag explain trace.nofrag --capacity 24GiB --json -\n"
     "  nofrag run --limit 20GiB --summary ./server\n"
     "\n"
     "Exit codes: 0 done; 4 a replay ended out of memory; 2 bad usage or configuration;\n"
@@ -36,10 +38,23 @@ void add_switch(CLI::App* command, const char* name, bool* value, const char* do
   command->add_flag(name, *value, doc)->disable_flag_override();
 }
 
+void add_format(CLI::App* command, std::string* format, std::optional<std::uint64_t>* device) {
+  command
+      ->add_option(
+          "--format",
+          *format,
+          "auto, nofrag, csv, torch, kineto, torch-timeline, rmm, nsys, umpire or minimalloc")
+      ->capture_default_str();
+  command->add_option("--trace-device",
+                      *device,
+                      "Of a trace of several devices, only the events of this one (default: all)");
+}
+
 void add_replay(CLI::App& app, ReplayArguments& arguments) {
   CLI::App* command = app.add_subcommand(
       "replay", "Play recorded allocations through allocators and compare what each would hold");
-  command->add_option("TRACE", arguments.traces, "Trace files (csv, csv.gz, nofrag); - is stdin")
+  command
+      ->add_option("TRACE", arguments.traces, "Trace files (--format lists the kinds); - is stdin")
       ->required();
   command
       ->add_option("--allocator",
@@ -63,7 +78,7 @@ void add_replay(CLI::App& app, ReplayArguments& arguments) {
   command->add_option("--conf",
                       arguments.conf,
                       "nofrag's options, key:value,key:value; stronger than those in NOFRAG_CONF");
-  command->add_option("--format", arguments.format, "auto, csv or nofrag")->capture_default_str();
+  add_format(command, &arguments.format, &arguments.trace_device);
   command
       ->add_option("--json", arguments.json, "Also write the results as JSON; - is stdout, alone")
       ->check(not_empty);
@@ -77,16 +92,15 @@ void add_replay(CLI::App& app, ReplayArguments& arguments) {
 }
 
 void add_convert(CLI::App& app, ConvertArguments& arguments) {
-  CLI::App* command =
-      app.add_subcommand("convert", "Rewrite a trace in another format, losslessly");
+  CLI::App* command = app.add_subcommand("convert", "Rewrite a trace in another format");
   command->add_option("IN", arguments.input, "Trace to read; - is stdin")->required();
-  command->add_option("--to", arguments.to, "csv or nofrag")->required();
+  command->add_option("--to", arguments.to, "nofrag, csv, torch-snapshot, perfetto or minimalloc")
+      ->required();
   command
       ->add_option(
           "OUT", arguments.output, "File to write, packed with gzip if it ends in .gz; - is stdout")
       ->required();
-  command->add_option("--format", arguments.format, "Format of IN: auto, csv or nofrag")
-      ->capture_default_str();
+  add_format(command, &arguments.format, &arguments.trace_device);
   add_switch(command, "--force", &arguments.force, "Overwrite OUT if it exists");
 }
 
@@ -102,6 +116,25 @@ void add_doctor(CLI::App& app, DoctorArguments& arguments) {
                       "nofrag's options, key:value,key:value; stronger than those in NOFRAG_CONF");
   command->add_option("--json", arguments.json, "Write the findings as JSON; - is stdout, alone")
       ->check(not_empty);
+}
+
+void add_explain(CLI::App& app, ExplainArguments& arguments) {
+  CLI::App* command = app.add_subcommand(
+      "explain", "Root cause of an out-of-memory failure, from its message or a trace");
+  command->add_option("FILE", arguments.input, "A message, a log or a trace; - is stdin")
+      ->capture_default_str();
+  command->add_option("--json", arguments.json, "Write the verdict as JSON; - is stdout, alone")
+      ->check(not_empty);
+  command->add_option("--capacity",
+                      arguments.capacity,
+                      "Traces: memory of the device, as in replay (default: the H100's 80 GB)");
+  command
+      ->add_option(
+          "--allocator", arguments.allocator, "Traces: the allocator that ran out of memory")
+      ->capture_default_str();
+  command->add_option("--conf", arguments.conf, "Traces: nofrag's options, key:value,key:value");
+  command->add_option("--format", arguments.format, "auto (a trace or a text), csv or nofrag")
+      ->capture_default_str();
 }
 
 void add_run(CLI::App& app, RunArguments& arguments) {
@@ -158,6 +191,7 @@ struct CommandLine {
   ReplayArguments replay;
   ConvertArguments convert;
   DoctorArguments doctor;
+  ExplainArguments explain;
   RunArguments run_arguments;
 
   CommandLine() {
@@ -168,6 +202,7 @@ struct CommandLine {
     add_replay(app, replay);
     add_convert(app, convert);
     add_doctor(app, doctor);
+    add_explain(app, explain);
     add_run(app, run_arguments);
     for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
       command->allow_extras();
@@ -193,6 +228,9 @@ struct CommandLine {
     }
     if (app.got_subcommand("doctor")) {
       return run_doctor(doctor);
+    }
+    if (app.got_subcommand("explain")) {
+      return run_explain(explain);
     }
     if (app.got_subcommand("run")) {
       return run_run(run_arguments);

@@ -4,43 +4,10 @@
 #include <cmath>
 
 #include "base/nearest_name.h"
+#include "config/conf_items.h"
 
 namespace nofrag {
 namespace {
-
-constexpr std::string_view kSpaces = " \t\r\n";
-
-std::string_view trim(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(kSpaces);
-  if (first == std::string_view::npos) {
-    return {};
-  }
-  return text.substr(first, text.find_last_not_of(kSpaces) - first + 1);
-}
-
-bool equals_ignoring_case(std::string_view a, std::string_view b) {
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
-  if (a.size() != b.size()) {
-    return false;
-  }
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (lower(a[i]) != lower(b[i])) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// Printable and short: a message must stay one readable line whatever was in the environment.
-std::string quote(std::string_view text) {
-  constexpr std::size_t kLongest = 60;
-  std::string quoted = "\"";
-  for (const char c : text.substr(0, kLongest)) {
-    quoted += c >= ' ' && c <= '~' ? c : '?';
-  }
-  quoted += text.size() > kLongest ? "...\"" : "\"";
-  return quoted;
-}
 
 // A whole, finite number and nothing else.
 bool parse_number(std::string_view text, double* out) {
@@ -85,7 +52,7 @@ class ItemParser {
     if (maximum == kNoLimit && equals_ignoring_case(value_, "none")) {
       parsed = kNoLimit;
     } else if (!parse_bytes(value_, &parsed)) {
-      return problem(quote(value_) + " is not a size (write 4096B, 512KiB, 500MiB or 24GiB)");
+      return problem(quoted(value_) + " is not a size (write 4096B, 512KiB, 500MiB or 24GiB)");
     }
     if (parsed < minimum || parsed > maximum) {
       return out_of_range(format_bytes(minimum), format_bytes(maximum));
@@ -97,7 +64,7 @@ class ItemParser {
   bool number(double minimum, double maximum, double* out) {
     double parsed = 0;
     if (!parse_number(value_, &parsed)) {
-      return problem(quote(value_) + " is not a number");
+      return problem(quoted(value_) + " is not a number");
     }
     if (parsed < minimum || parsed > maximum) {
       return out_of_range(format_number(minimum), format_number(maximum));
@@ -111,7 +78,7 @@ class ItemParser {
     const char* const end = value_.data() + value_.size();
     const auto [stop, error] = std::from_chars(value_.data(), end, parsed);
     if (error != std::errc() || stop != end || value_.empty()) {
-      return problem(quote(value_) + " is not a whole number");
+      return problem(quoted(value_) + " is not a whole number");
     }
     if (parsed < minimum || parsed > maximum) {
       return out_of_range(std::to_string(minimum), std::to_string(maximum));
@@ -129,7 +96,7 @@ class ItemParser {
       *out = false;
       return true;
     }
-    return problem(quote(value_) + " is neither true nor false");
+    return problem(quoted(value_) + " is neither true nor false");
   }
 
   bool text(std::string* out) {
@@ -151,7 +118,7 @@ class ItemParser {
       accepted += i == 0 ? "" : ", ";
       accepted += EnumWords<Enum>::kWords[i];
     }
-    return problem(quote(value_) + " is not one of " + accepted);
+    return problem(quoted(value_) + " is not one of " + accepted);
   }
 
  private:
@@ -160,7 +127,7 @@ class ItemParser {
     return false;
   }
   bool out_of_range(const std::string& minimum, const std::string& maximum) {
-    return problem(quote(value_) + " is outside " + minimum + " to " + maximum);
+    return problem(quoted(value_) + " is outside " + minimum + " to " + maximum);
   }
 
   std::string_view key_;
@@ -206,27 +173,12 @@ void report_unknown_key(std::string_view key, std::vector<std::string>* problems
   for (std::size_t i = 0; i < kOptionCount; ++i) {
     names.push_back(option_key(static_cast<OptionId>(i)));
   }
-  std::string message = "unknown option " + quote(key);
+  std::string message = "unknown option " + quoted(key);
   const std::string_view nearest = nearest_name(key, names);
   if (!nearest.empty()) {
     message += "; did you mean " + std::string(nearest) + "?";
   }
   problems->push_back(message);
-}
-
-// The end of the item that starts at `begin`: the next ',' outside brackets.
-std::size_t item_end(std::string_view text, std::size_t begin) {
-  int depth = 0;
-  for (std::size_t i = begin; i < text.size(); ++i) {
-    if (text[i] == '[') {
-      ++depth;
-    } else if (text[i] == ']') {
-      --depth;
-    } else if (text[i] == ',' && depth <= 0) {
-      return i;
-    }
-  }
-  return text.size();
 }
 
 }  // namespace
@@ -235,7 +187,7 @@ bool parse_bytes(std::string_view text, Bytes* out) {
   const std::size_t digits = text.find_first_not_of("0123456789.");
   const std::string_view number = text.substr(0, digits);
   const std::string_view suffix =
-      digits == std::string_view::npos ? std::string_view() : trim(text.substr(digits));
+      digits == std::string_view::npos ? std::string_view() : trim_spaces(text.substr(digits));
   Bytes unit;
   if (!unit_from_suffix(suffix, &unit)) {
     return false;
@@ -271,7 +223,7 @@ bool parse_option(std::string_view key,
       continue;
     }
     if (!value.empty() && value.front() == '[') {
-      problems->push_back("option " + std::string(key) + ": " + quote(value) +
+      problems->push_back("option " + std::string(key) + ": " + quoted(value) +
                           " is a list, and no option takes one");
       return false;
     }
@@ -291,22 +243,13 @@ bool parse_options(std::string_view text,
                    std::vector<std::string>* problems,
                    OptionSet* given) {
   bool good = true;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = item_end(text, begin);
-    const std::string_view item = trim(text.substr(begin, end - begin));
-    begin = end + 1;
-    if (item.empty()) {
-      continue;
-    }
-    const std::size_t colon = item.find(':');
-    if (colon == std::string_view::npos) {
-      problems->push_back(quote(item) + " has no value (write key:value)");
+  for (const ConfItem& item : conf_items(text)) {
+    if (!item.has_value) {
+      problems->push_back(quoted(item.text) + " has no value (write key:value)");
       good = false;
       continue;
     }
-    const std::string_view key = trim(item.substr(0, colon));
-    const std::string_view value = trim(item.substr(colon + 1));
-    good = parse_option(key, value, options, problems, given) && good;
+    good = parse_option(item.key, item.value, options, problems, given) && good;
   }
   return good;
 }

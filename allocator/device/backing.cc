@@ -70,6 +70,7 @@ Result<PhysicalHandle> DeviceAllocator::Impl::create(Bytes size) {
   const Result<PhysicalHandle> made = physical.create(size);
   if (made.ok()) {
     emit(EventKind::kCreate, VirtAddr{}, size, StreamId{});
+    tell(MemoryEvent::Kind::kCreated, physical, VirtAddr{}, size, made.value().id);
     exact_handles += size < tuning.handle ? 1U : 0U;
     note_reserved();
   }
@@ -79,6 +80,7 @@ Result<PhysicalHandle> DeviceAllocator::Impl::create(Bytes size) {
 void DeviceAllocator::Impl::give_back(PhysicalHandle handle) {
   emit(EventKind::kRelease, VirtAddr{}, handle.size, StreamId{});
   physical.release(handle);
+  tell(MemoryEvent::Kind::kReleased, physical, VirtAddr{}, handle.size, handle.id);
   note_reserved();
 }
 
@@ -125,7 +127,7 @@ Status DeviceAllocator::Impl::map_pieces(Pool& pool,
   for (const Piece& piece : pieces) {
     handles.push_back(piece.physical);
   }
-  const MapOutcome outcome = map_handles(driver, device, address, handles);
+  const MapOutcome outcome = map_handles(driver, device, address, handles, peers);
   const std::size_t kept = outcome.status.ok() ? pieces.size() : outcome.stuck;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const Piece& piece = pieces[i];
@@ -144,6 +146,14 @@ Status DeviceAllocator::Impl::map_pieces(Pool& pool,
       pool.heap.attach_lost(region, address, piece.physical);
     } else {
       pool.heap.alias_stuck(region, address, piece.alias);
+    }
+    if (i < kept) {
+      tell(MemoryEvent::Kind::kMapped,
+           physical,
+           address,
+           piece.physical.size,
+           piece.physical.id,
+           piece.alias == nullptr);
     }
     address = address + piece.physical.size;
   }

@@ -15,16 +15,28 @@ namespace {
 constexpr std::uint64_t kKeptShare = 2048;
 constexpr Bytes kKeptMost = 16 * kMiB;
 constexpr std::uint64_t kLargeShare = 64;
+// What all keep together, while there is plenty and else.
+constexpr std::uint64_t kAllShare = 128;
+constexpr std::uint64_t kAllShareInUse = 1024;
+constexpr Bytes kLeastKept = 64 * kKiB;
 // How much of a full depot, and of a full cache, goes at once.
 constexpr std::uint64_t kGoesShare = 8;
 // Where memory may run short only small blocks are kept, and only blocks of the very size are given out.
 constexpr Bytes kLargestWhenTight = 32 * kKiB;
 constexpr std::uint64_t kPlentyShare = 25;
+// What classes may add to the sizes of all blocks, once small requests come thick and fast.
+constexpr std::uint64_t kRoundedShare = 1024;
+// They do after so many that missed; a large request counts against so many of them.
+constexpr std::uint32_t kManyMisses = 512;
+constexpr std::uint32_t kMissesALarge = 64;
 // Streams that one thread keeps blocks for: programs that make a stream for each request have no end of them.
 constexpr std::size_t kMostStreams = 32;
-// How often caches that rest are looked for: in calls under the lock, and in time.
-constexpr std::uint32_t kCallsALook = 256;
+// How often what all keep is added up, and caches that rest are looked for: in calls under the lock, and in time.
+constexpr std::uint32_t kCallsASum = 64;
+constexpr std::uint32_t kCallsALook = 512;
 constexpr std::chrono::seconds kRest{1};
+// With more threads their counters are added up for the peaks only every kCallsASum calls.
+constexpr std::size_t kFewThreads = 4;
 constexpr Bytes kLargestCached = kGiB;
 constexpr StreamId kLegacy{1};
 // No caller's stream: per-thread default streams of other threads share one name.
@@ -74,44 +86,90 @@ Bytes Caching::kept_exactly() const {
 
 // Whether caches may be used, and how much they may hold. Called whenever something of it changed.
 void DeviceAllocator::Impl::set_caching() {
-  note_pressure();
-  const Bytes share(capacity().count() / kKeptShare);
-  caching.most.store(std::min(share, kKeptMost), std::memory_order_relaxed);
-  caching.most_large.store(Bytes(capacity().count() / kLargeShare), std::memory_order_relaxed);
   const bool off = !caching.wanted || filling_pool() || sink != nullptr;
-  caching.off.store(off, std::memory_order_relaxed);
+  caching.rules.off.store(off, std::memory_order_relaxed);
+  note_pressure();
 }
 
-// Small blocks of the very size alone are kept where memory may run short: once half of it is taken, or, with
-// several streams that share it, once it is not next to nothing.
+// Memory may run short: half of it is taken, or, with several streams that share it, more than next to nothing.
+bool DeviceAllocator::Impl::may_run_short() const {
+  return tight || (streams.several() && caching.in_use);
+}
+
+// What may be kept. Where memory may run short only small blocks of the very size; but once small requests
+// come thick and fast, and hardly any large ones that need the heap in good order, all sizes.
 void DeviceAllocator::Impl::note_pressure() {
   caching.in_use = kPlentyShare * physical.reserved() >= capacity();
-  const bool shared = streams.several() && caching.in_use;
-  if (caching.exact.load(std::memory_order_relaxed) != (tight || shared)) {
-    caching.exact.store(tight || shared, std::memory_order_relaxed);
+  caching.seen_several = streams.several();
+  const bool sparing = may_run_short() && !caching.hot;
+  const bool plenty = caching.hot && !caching.in_use && !tight;
+  const Bytes share = std::min(Bytes(capacity().count() / kKeptShare), kKeptMost);
+  // Written only if they change: every thread reads them all the time.
+  const auto set = [](auto& rule, auto value) {
+    if (rule.load(std::memory_order_relaxed) != value) {
+      rule.store(value, std::memory_order_relaxed);
+    }
+  };
+  Caching::Rules& rules = caching.rules;
+  const Fit fit = sparing ? Fit::kExact : plenty ? Fit::kDouble : Fit::kEighth;
+  if (const Bytes by_thread = plenty ? 2 * share : share; caching.most_by_thread != by_thread) {
+    caching.most_by_thread = by_thread;
+    set(rules.most, by_thread);
   }
+  set(rules.fit, fit);
+  set(rules.largest, sparing ? kLargestWhenTight : KeptBlocks::kLargestBinned);
+  set(rules.most_large, may_run_short() ? Bytes(0) : Bytes(capacity().count() / kLargeShare));
+}
+
+// A request that no cache served: whether small ones come thick and fast.
+void DeviceAllocator::Impl::note_missed(Bytes size) {
+  std::uint32_t& misses = caching.small_misses;
+  if (size <= KeptBlocks::kLargestBinned) {
+    misses = std::min(misses + 1, 2 * kManyMisses);
+  } else {
+    misses -= std::min(misses, kMissesALarge);
+  }
+  const bool hot = misses >= (caching.hot ? kManyMisses / 2 : kManyMisses);
+  if (hot == caching.hot) {
+    return;
+  }
+  caching.hot = hot;
+  note_pressure();
+  if (!hot && may_run_short()) {
+    empty_caches();
+  }
+}
+
+// The size that the heap is asked for, so that a kept block serves its whole class.
+Bytes DeviceAllocator::Impl::size_for_cache(Bytes size) const {
+  const Bytes whole = KeptBlocks::class_size(size);
+  const bool rounds =
+      caching.hot ? caching.rounded + (whole - size) <= Bytes(capacity().count() / kRoundedShare)
+                  : !caching.in_use && !streams.several();
+  return rounds ? whole : size;
 }
 
 // A kept block for the request, at once, or null.
 VirtAddr DeviceAllocator::Impl::take_kept(Bytes requested, StreamId stream) {
-  if (caching.off.load(std::memory_order_relaxed) || requested.is_zero() ||
+  const Caching::Rules& rules = caching.rules;
+  if (rules.off.load(std::memory_order_relaxed) || requested.is_zero() ||
       requested > kLargestCached) {
     return {};
   }
-  ThreadCache* cache = ThreadCache::mine(caching.allocator);
+  ThreadCache* cache = ThreadCache::mine(rules.allocator);
   if (cache == nullptr || !cache->door.enter()) {
     return {};
   }
   Block* block = nullptr;
   // Asked again inside: whoever switches caches off and empties them finds them empty from then on.
-  const bool off = caching.off.load(std::memory_order_relaxed);
+  const bool off = rules.off.load(std::memory_order_relaxed);
   KeptBlocks* kept = off ? nullptr : cache->of(one_name(stream));
   // A destroyed stream's handle may mean another stream now: whoever does not retire streams asks for checks.
   if (kept != nullptr && (!options.check_streams || kept->clock->identity == 0 ||
                           driver.stream_is(device, stream, kept->clock->identity))) {
     block = kept->take(round_up(requested, kBlockUnit),
-                       caching.exact.load(std::memory_order_relaxed),
-                       caching.epoch.load(std::memory_order_relaxed));
+                       rules.fit.load(std::memory_order_relaxed),
+                       rules.epoch.load(std::memory_order_relaxed));
   }
   VirtAddr address;
   if (block != nullptr) {
@@ -124,10 +182,11 @@ VirtAddr DeviceAllocator::Impl::take_kept(Bytes requested, StreamId stream) {
 
 // True if the free is dealt with: the block is kept, or (*status) it is nobody's.
 bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
-  if (caching.off.load(std::memory_order_relaxed)) {
+  const Caching::Rules& rules = caching.rules;
+  if (rules.off.load(std::memory_order_relaxed)) {
     return false;
   }
-  ThreadCache* cache = ThreadCache::mine(caching.allocator);
+  ThreadCache* cache = ThreadCache::mine(rules.allocator);
   if (cache == nullptr || !cache->door.enter()) {
     return false;
   }
@@ -145,15 +204,13 @@ bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
   if (nobodys) {
     *status = Errc::kUnknownPointer;
     done = true;
-  } else if (block->uses == nullptr && block->pool == default_pool &&
-             !caching.off.load(std::memory_order_relaxed)) {
+  } else if (block->keepable && !rules.off.load(std::memory_order_relaxed)) {
     if (KeptBlocks* kept = cache->of(block->clock)) {
-      const bool exact = caching.exact.load(std::memory_order_relaxed);
-      if (block->size <= (exact ? kLargestWhenTight : KeptBlocks::kLargestBinned)) {
-        done = kept->put(block, caching.most.load(std::memory_order_relaxed));
-      } else {
-        done = !exact && block->epoch == caching.epoch.load(std::memory_order_relaxed) &&
-               kept->put_large(block, caching.most_large.load(std::memory_order_relaxed));
+      if (block->size <= rules.largest.load(std::memory_order_relaxed)) [[likely]] {
+        done = kept->put(block, rules.most.load(std::memory_order_relaxed));
+      } else if (block->size > KeptBlocks::kLargestBinned) {
+        done = block->epoch == rules.epoch.load(std::memory_order_relaxed) &&
+               kept->put_large(block, rules.most_large.load(std::memory_order_relaxed));
       }
       if (done) {
         cache->note_kept(*block);
@@ -168,17 +225,20 @@ bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
 // own name.
 void DeviceAllocator::Impl::open_cache(StreamClock& clock) {
   look_after_caches();
-  note_pressure();
+  if (caching.seen_several != streams.several() ||
+      caching.in_use != (kPlentyShare * physical.reserved() >= capacity())) {
+    note_pressure();
+  }
   const bool vouched =
       clock.identity != 0 || clock.stream.value() == 0 || clock.stream.is_per_thread();
-  if (caching.off.load(std::memory_order_relaxed) || !vouched || clock.captured || clock.foreign ||
-      clock.gone || clock.retired) {
+  if (caching.rules.off.load(std::memory_order_relaxed) || !vouched || clock.captured ||
+      clock.foreign || clock.gone || clock.retired) {
     return;
   }
-  ThreadCache* cache = ThreadCache::mine(caching.allocator);
+  ThreadCache* cache = ThreadCache::mine(caching.rules.allocator);
   if (cache == nullptr) {
     empty_ended_caches();
-    const std::shared_ptr<ThreadCache> made = ThreadCache::make_mine(caching.allocator);
+    const std::shared_ptr<ThreadCache> made = ThreadCache::make_mine(caching.rules.allocator);
     if (made == nullptr) {
       return;
     }
@@ -211,7 +271,8 @@ bool DeviceAllocator::Impl::empty_caches() {
 }
 
 bool DeviceAllocator::Impl::empty_caches(const Which& which, bool depots) {
-  note_peak();
+  note_high();
+  take_peak();
   const Caching::Caches closed = caching.close_doors(which);
   Block* chain = nullptr;
   for (ThreadCache* cache : closed) {
@@ -228,13 +289,14 @@ bool DeviceAllocator::Impl::empty_caches(const Which& which, bool depots) {
 
 // Nothing is kept, and nothing will be until set_caching() allows it.
 void DeviceAllocator::Impl::stop_caching() {
-  caching.off.store(true, std::memory_order_relaxed);
+  caching.rules.off.store(true, std::memory_order_relaxed);
   empty_caches(all, true);
 }
 
 // What threads keep for this stream goes back, and they forget it: no others are stopped.
 void DeviceAllocator::Impl::forget_stream(const StreamClock& clock) {
-  note_peak();
+  note_high();
+  take_peak();
   const Caching::Caches closed =
       caching.close_doors([&clock](const ThreadCache& cache) { return cache.knows(clock); });
   Block* chain = nullptr;
@@ -260,7 +322,7 @@ void DeviceAllocator::Impl::forget_gone_streams() {
 // What the calling thread keeps goes back to the heap, and what lies in the depots of its streams: no door to
 // close. True if there was anything.
 bool DeviceAllocator::Impl::empty_own_cache() {
-  ThreadCache* cache = ThreadCache::mine(caching.allocator);
+  ThreadCache* cache = ThreadCache::mine(caching.rules.allocator);
   return cache != nullptr && release_kept(cache->take_all_and_depots());
 }
 
@@ -269,23 +331,30 @@ bool DeviceAllocator::Impl::empty_own_cache() {
 void DeviceAllocator::Impl::empty_for_large() {
   empty_own_cache();
   const auto large = [](const ThreadCache& cache) { return cache.large_blocks.get() > 0; };
-  if (std::any_of(caching.caches.begin(), caching.caches.end(), [&large](const auto& cache) {
+  if (std::none_of(caching.caches.begin(), caching.caches.end(), [&large](const auto& cache) {
         return large(*cache);
       })) {
-    empty_caches(large, false);
+    return;
   }
+  const Caching::Caches closed = caching.close_doors(large);
+  Block* chain = nullptr;
+  for (ThreadCache* cache : closed) {
+    chain = chain_blocks(cache->take_large(), chain);
+  }
+  Caching::open_doors(closed);
+  release_kept(chain);
 }
 
 // If it was for want of room that the thread did not keep this block, some of what is in the way goes.
 void DeviceAllocator::Impl::make_room_for(const Block& block) {
-  const bool exact = caching.exact.load(std::memory_order_relaxed);
-  ThreadCache* cache = ThreadCache::mine(caching.allocator);
+  ThreadCache* cache = ThreadCache::mine(caching.rules.allocator);
   KeptBlocks* kept = cache == nullptr ? nullptr : cache->of(block.clock);
-  if (kept == nullptr || block.uses != nullptr || block.pool != default_pool ||
-      block.size > (exact ? kLargestWhenTight : KeptBlocks::kLargestBinned)) {
+  if (kept == nullptr || !block.keepable ||
+      block.size > caching.rules.largest.load(std::memory_order_relaxed)) {
     return;
   }
-  const Bytes most = caching.most.load(std::memory_order_relaxed);
+  const Bytes alone = caching.rules.most.load(std::memory_order_relaxed);
+  const Bytes most = kept->depot.shared() ? alone : 2 * alone;
   if (block.size > most) {
     return;
   }
@@ -316,11 +385,11 @@ void DeviceAllocator::Impl::drop_ended_caches() {
         for (const auto counter : {&ThreadCounters::allocations,
                                    &ThreadCounters::frees,
                                    &ThreadCounters::requested_bytes,
-                                   &ThreadCounters::kept_bytes,
-                                   &ThreadCounters::kept_blocks}) {
+                                   &ThreadCounters::kept_bytes}) {
           (caching.own.*counter).add((cache->counters.*counter).get());
         }
         caching.own.least_kept_bytes.set(caching.own.kept_bytes.get());
+        cache->forget_all();
         return true;
       });
   if (gone > 0) {
@@ -354,7 +423,10 @@ bool DeviceAllocator::Impl::release_kept(Block* chain) {
     Block* block = chain;
     chain = std::exchange(block->next_kept, nullptr);
     caching.own.kept_bytes.add(-static_cast<std::int64_t>(block->size.count()));
-    caching.own.kept_blocks.add(-1);
+    ++caching.taken_back;
+    caching.rounded -= Bytes(std::exchange(block->rounded, 0));
+    block->previous_dirty = nullptr;
+    block->next_dirty = nullptr;
     blocks.erase(block->address);
     block->kept.store(false, std::memory_order_release);  // after the erase: keep() relies on it
     live_bytes -= block->size;
@@ -366,22 +438,50 @@ bool DeviceAllocator::Impl::release_kept(Block* chain) {
   return any;
 }
 
-// Between two calls under the lock live memory was highest when least was kept. (With several threads the
-// least of each counts, so that the peak may be too high by what they keep.)
-Bytes DeviceAllocator::Impl::most_live() const {
-  const Bytes least(caching.count(&ThreadCounters::least_kept_bytes));
-  return live_bytes - std::min(live_bytes, least);
+bool DeviceAllocator::Impl::few_threads() const {
+  return caching.caches.size() <= kFewThreads;
+}
+
+// Between two calls under the lock live memory was highest when least was kept. With several threads the least of
+// each counts, with many the most and the least of a while, so that a peak may be too high by what they keep.
+Bytes DeviceAllocator::Impl::without_least_kept(Bytes high) const {
+  return high - std::min(high, Bytes(caching.count(&ThreadCounters::least_kept_bytes)));
+}
+
+void DeviceAllocator::Impl::note_high() {
+  high_live = few_threads() ? live_bytes : std::max(high_live, live_bytes);
+  high_allocated = few_threads() ? live_bytes + pending_bytes
+                                 : std::max(high_allocated, live_bytes + pending_bytes);
 }
 
 void DeviceAllocator::Impl::note_peak() {
+  note_high();
   // To add up what all threads keep takes a look at each.
-  if (live_bytes > peak_live || live_bytes + pending_bytes > peak_allocated) {
-    const Bytes used = most_live();
+  if (few_threads() || caching.calls % kCallsASum == 0) {
+    take_peak();
+  }
+}
+
+void DeviceAllocator::Impl::take_peak() {
+  if (high_live > peak_live || high_allocated > peak_allocated) {
+    peak_live = std::max(peak_live, without_least_kept(high_live));
+    peak_allocated = std::max(peak_allocated, without_least_kept(high_allocated));
+  }
+  high_live = live_bytes;
+  high_allocated = live_bytes + pending_bytes;
+  if (ThreadCache* cache = ThreadCache::mine(caching.rules.allocator)) {
+    cache->note_least();
+  }
+}
+
+// A block was allocated.
+void DeviceAllocator::Impl::note_grown() {
+  if (!few_threads()) {
+    note_high();
+  } else if (live_bytes > peak_live || live_bytes + pending_bytes > peak_allocated) {
+    const Bytes used = live_bytes - std::min(live_bytes, caching.kept());
     peak_live = std::max(peak_live, used);
     peak_allocated = std::max(peak_allocated, used + pending_bytes);
-  }
-  if (ThreadCache* cache = ThreadCache::mine(caching.allocator)) {
-    cache->note_least();
   }
 }
 
@@ -391,34 +491,53 @@ void DeviceAllocator::Impl::reset_peaks() {
     cache->note_least();
   }
   caching.own.least_kept_bytes.set(caching.own.kept_bytes.get());
-  peak_live = most_live();
-  peak_allocated = peak_live + pending_bytes;
+  high_live = live_bytes;
+  high_allocated = live_bytes + pending_bytes;
+  peak_live = without_least_kept(high_live);
+  peak_allocated = without_least_kept(high_allocated);
   physical.reset_peak();
   Caching::open_doors(closed);
 }
 
-// Now and then: what threads keep that have not come for a while goes back.
+// Now and then: all together must not keep too much, and what threads keep that have not come for a while goes
+// back.
 void DeviceAllocator::Impl::look_after_caches() {
-  if (++caching.calls_since_look < kCallsALook) {
+  if (!caching.wanted || ++caching.calls % kCallsASum != 0) {
     return;
   }
-  caching.calls_since_look = 0;
+  const Bytes kept = caching.kept();
+  const bool in_use = caching.in_use || tight;
+  const Bytes budget(capacity().count() / (in_use ? kAllShareInUse : kAllShare));
+  const Bytes most = caching.rules.most.load(std::memory_order_relaxed);
+  Bytes fair = most;
+  if (kept > budget) {
+    fair = std::max(Bytes(most.count() / 4 * 3), std::min(kLeastKept, most));
+  } else if (most < caching.most_by_thread && kept.count() / 3 * 4 < budget.count()) {
+    fair = std::min(Bytes(most.count() / 4 * 5), caching.most_by_thread);
+  }
+  if (fair != most) {
+    caching.rules.most.store(fair, std::memory_order_relaxed);
+  }
+  if (caching.calls % kCallsALook != 0) {
+    return;
+  }
   const auto now = std::chrono::steady_clock::now();
-  if (now - caching.last_look < kRest) {
-    return;
+  const bool long_ago = now - caching.last_look >= kRest;
+  if (long_ago) {
+    caching.last_look = now;
   }
-  caching.last_look = now;
-  bool any = false;
   std::vector<const ThreadCache*> resting;
   for (const auto& cache : caching.caches) {
     const std::int64_t uses = cache->counters.allocations.get() + cache->counters.frees.get();
-    if (uses == cache->uses_seen && uses != 0) {
+    const bool rests =
+        (long_ago && uses == cache->uses_seen) || (kept > budget && uses == cache->uses_lately);
+    if (rests && uses != 0) {
       resting.push_back(cache.get());
-      any = true;
     }
-    cache->uses_seen = uses;
+    cache->uses_lately = uses;
+    cache->uses_seen = long_ago ? uses : cache->uses_seen;
   }
-  if (any) {
+  if (!resting.empty()) {
     empty_caches(
         [&resting](const ThreadCache& cache) {
           return std::find(resting.begin(), resting.end(), &cache) != resting.end();

@@ -3,8 +3,7 @@
 // Owns: a share in each thread's cache; the depots. Layer: device (private header).
 // Units: Bytes; counters are differences.
 // Invariants: kept blocks are in `blocks` of the device and live for their heap; kept() is their sum.
-// Threads: `most`, `off`, `exact` and `epoch` are written under the device's mutex and read by all; the rest is under
-// it. Failure: none.
+// Threads: `rules` are written under the device's mutex and read by all; the rest is under it. Failure: none.
 // Decision: docs/decisions/0006-thread-caches.md
 #pragma once
 
@@ -21,20 +20,34 @@
 namespace nofrag {
 
 struct Caching {
-  const std::uint64_t allocator = ThreadCache::new_allocator();
-  bool wanted = false;              // by the options, and the device has virtual memory
-  std::atomic<Bytes> most{};        // that one thread keeps for one stream, and its depot
-  std::atomic<Bytes> most_large{};  // the same of blocks too large for bins
-  std::atomic<bool> off{
-      true};  // now: not wanted, a pool is being filled, or somebody reads all events
-  std::atomic<bool> exact{false};       // memory is tight: blocks of the very size only
-  std::atomic<std::uint64_t> epoch{0};  // frees of large blocks that the heap has seen
-  bool in_use = false;                  // more than next to nothing of the device's memory is taken
+  // What threads read all the time is in a cache line of its own.
+  struct alignas(128) Rules {
+    const std::uint64_t allocator = ThreadCache::new_allocator();
+    // Now: not wanted, a pool is being filled, or somebody reads all events.
+    std::atomic<bool> off{true};
+    std::atomic<Fit> fit{Fit::kEighth};
+    std::atomic<Bytes> largest{};         // in bins
+    std::atomic<Bytes> most{};            // that one thread keeps for one stream, and its depot
+    std::atomic<Bytes> most_large{};      // the same of blocks too large for bins; 0: none
+    std::atomic<std::uint64_t> epoch{0};  // frees of large blocks that the heap has seen
+  };
+  Rules rules;
+
+  alignas(128) bool wanted = false;  // by the options, and the device has virtual memory
+  bool in_use = false;               // more than next to nothing of the device's memory is taken
+  bool seen_several = false;         // streams, when `rules` were made
+  // Small requests that missed while there were hardly any large ones; `hot`: many.
+  std::uint32_t small_misses = 0;
+  bool hot = false;
+  Bytes rounded;  // by which blocks are larger than their requests, for their classes' sake
+  Bytes
+      most_by_thread;  // what `most` may be at most; it is less where all threads together keep too much
   std::vector<std::shared_ptr<ThreadCache>> caches;
   std::map<std::uint32_t, Depot> depots;  // by StreamClock::index; nodes never move
   // The device's own share of the counters: of blocks it took back, and of threads that ended.
   ThreadCounters own;
-  std::uint32_t calls_since_look = 0;
+  std::int64_t taken_back = 0;  // blocks
+  std::uint32_t calls = 0;      // under the lock
   std::chrono::steady_clock::time_point last_look{};
 
   [[nodiscard]] std::int64_t sum(ThreadCounter ThreadCounters::*counter) const {
@@ -50,6 +63,9 @@ struct Caching {
     return total < 0 ? 0 : static_cast<std::uint64_t>(total);
   }
   [[nodiscard]] Bytes kept() const { return Bytes(count(&ThreadCounters::kept_bytes)); }
+  [[nodiscard]] std::int64_t kept_blocks() const {
+    return sum(&ThreadCounters::frees) - sum(&ThreadCounters::allocations) - taken_back;
+  }
   // Not off by what threads do: they are stopped for it, unless there is only one to read.
   [[nodiscard]] Bytes kept_exactly() const;
 

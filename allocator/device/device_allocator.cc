@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "base/thread_id.h"
 #include "device/device_impl.h"
@@ -26,8 +27,8 @@ DeviceAllocator::Impl::Impl(Driver& device_driver,
                             DeviceOrdinal ordinal,
                             DeviceInfo device_info,
                             const Options& opts)
-    : driver(device_driver),
-      device(ordinal),
+    : Telling(ordinal),
+      driver(device_driver),
       info(std::move(device_info)),
       options(opts),
       virtual_memory(info.virtual_memory && opts.backend != Backend::kPlain),
@@ -117,6 +118,12 @@ Result<VirtAddr> DeviceAllocator::allocate_in_pool(Bytes size, StreamId stream, 
   return allocate_routed(size, stream, &pool, Shape::kAny);
 }
 
+Result<VirtAddr> DeviceAllocator::allocate_single_in_pool(Bytes size,
+                                                          StreamId stream,
+                                                          PoolKey pool) {
+  return allocate_routed(size, stream, &pool, Shape::kSingle);
+}
+
 Result<VirtAddr> DeviceAllocator::allocate_single(Bytes size, StreamId stream) {
   return allocate_routed(size, stream, nullptr, Shape::kSingle);
 }
@@ -161,6 +168,10 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size,
         shape == Shape::kAny ? s.climb(*pool, size, clock) : s.climb_single(*pool, size, clock);
     if (block.ok()) {
       s.note_allocated(block.value(), *pool);
+      timeline_.allocated(block.value()->size.count(), s.live_bytes.count(), s.live_blocks);
+      if (timeline_.due()) [[unlikely]] {
+        end_window();
+      }
       s.open_cache(clock);
       NOFRAG_EXPENSIVE(s.check_locked());
       return block.value()->address;
@@ -168,6 +179,10 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size,
     if (!asked && s.ask_callbacks(lock, size)) {
       s.count_rung(Rung::kPressureCallbacks, size);
       continue;
+    }
+    const bool refused = block.code() == Errc::kOutOfMemory || block.code() == Errc::kLimit;
+    if (Block* lent = refused ? s.take_lent(*pool, size, clock) : nullptr) {
+      return lent->address;
     }
     s.note_failure(size, stream, block.error());
     NOFRAG_EXPENSIVE(s.check_locked());
@@ -201,15 +216,18 @@ void DeviceAllocator::Impl::note_allocated(Block* block, Pool& pool) {
   NOFRAG_CHECK(blocks.insert(block->address, block), "no host memory for the address map");
   requested_bytes += static_cast<std::int64_t>(block->requested.count());
   live_bytes += block->size;
-  block->epoch = caching.epoch.load(std::memory_order_relaxed);
-  if (live_bytes > peak_live || live_bytes + pending_bytes > peak_allocated) {
-    const Bytes used = live_bytes - std::min(live_bytes, caching.kept());
-    peak_live = std::max(peak_live, used);
-    peak_allocated = std::max(peak_allocated, used + pending_bytes);
-  }
+  block->epoch = caching.rules.epoch.load(std::memory_order_relaxed);
+  block->keepable = &pool == default_pool;
+  note_grown();
   ++live_blocks;
   ++allocations;
   emit(EventKind::kAlloc, *block, block->clock->stream);
+}
+
+void DeviceAllocator::end_window() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+  timeline_.close_window(static_cast<std::uint64_t>(us));
 }
 
 Status DeviceAllocator::free(VirtAddr address) {
@@ -224,23 +242,33 @@ Status DeviceAllocator::free(VirtAddr address) {
     return Errc::kUnknownPointer;
   }
   s.note_peak();
-  s.emit(EventKind::kFreeRequested, *block, block->clock->stream);
-  s.blocks.erase(address);
-  s.requested_bytes -= static_cast<std::int64_t>(block->requested.count());
-  s.live_bytes -= block->size;
-  --s.live_blocks;
-  --block->pool->live_blocks;
-  ++s.frees;
   StreamClock& clock = *block->clock;
-  s.make_room_for(*block);
-  if (block->uses != nullptr) {
-    s.defer_free(block);
-  } else {
-    s.finish_free(block);
+  const std::uint64_t block_bytes = block->size.count();
+  s.free_block(block);
+  timeline_.freed(block_bytes, s.live_bytes.count(), s.live_blocks);
+  if (timeline_.due()) [[unlikely]] {
+    end_window();
   }
   s.open_cache(clock);
   NOFRAG_EXPENSIVE(s.check_locked());
   return {};
+}
+
+void DeviceAllocator::Impl::free_block(Block* block) {
+  emit(EventKind::kFreeRequested, *block, block->clock->stream);
+  blocks.erase(block->address);
+  requested_bytes -= static_cast<std::int64_t>(block->requested.count());
+  live_bytes -= block->size;
+  caching.rounded -= Bytes(std::exchange(block->rounded, 0));
+  --live_blocks;
+  --block->pool->live_blocks;
+  ++frees;
+  make_room_for(*block);
+  if (block->uses != nullptr) {
+    defer_free(block);
+  } else {
+    finish_free(block);
+  }
 }
 
 Status DeviceAllocator::record_stream(VirtAddr address, StreamId stream) {
@@ -269,6 +297,7 @@ Status DeviceAllocator::record_stream(VirtAddr address, StreamId stream) {
   use->block = block;
   use->next = block->uses;
   block->uses = use;
+  block->keepable = false;
   s.emit(EventKind::kRecordStream, *block, stream);
   return {};
 }
@@ -298,15 +327,23 @@ Status DeviceAllocator::begin_allocate_to_pool(PoolKey pool, StreamFilter filter
   if (!s.filling_pool() && s.empty_caches()) {
     s.settle();
   }
-  s.settle_or_set_aside(pool);
-  s.drop_released_pools();
-  Pool& target =
-      s.pools.try_emplace(pool, pool, s.context, RangeHeap::Sharing::kPrivate).first->second;
-  ++target.use_count;
-  target.settled = false;
+  s.open_pool(pool);
   s.routes.push_back(std::make_shared<Route>(pool, std::move(filter)));
   s.set_caching();
   return {};
+}
+
+// The pool with one more use, made if it is new; nullptr for a name that callers cannot use.
+Pool* DeviceAllocator::Impl::open_pool(PoolKey key) {
+  if (key == PoolKey{} || key.first == kSetAside) {
+    return nullptr;
+  }
+  settle_or_set_aside(key);
+  drop_released_pools();
+  Pool& pool = pools.try_emplace(key, key, context, RangeHeap::Sharing::kPrivate).first->second;
+  ++pool.use_count;
+  pool.settled = false;
+  return &pool;
 }
 
 // A released pool's free memory may still be written by graph replays that run. Before it is filled

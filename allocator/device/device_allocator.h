@@ -23,12 +23,17 @@
 
 #include <functional>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "base/event_sink.h"
 #include "base/result.h"
+#include "base/timeline.h"
 #include "base/units.h"
 #include "config/options.h"
 #include "device/device_stats.h"
+#include "device/frameworks/memory_span.h"
+#include "device/frameworks/memory_watch.h"
 #include "driver/driver.h"
 
 namespace nofrag {
@@ -76,6 +81,7 @@ class DeviceAllocator {
   Result<VirtAddr> allocate_single(Bytes size, StreamId stream);
   // Into one pool, whatever is being captured. kInvalidArgument if there is no such pool.
   Result<VirtAddr> allocate_in_pool(Bytes size, StreamId stream, PoolKey pool);
+  Result<VirtAddr> allocate_single_in_pool(Bytes size, StreamId stream, PoolKey pool);
   Status free(VirtAddr address);
   Status record_stream(VirtAddr address, StreamId stream);
   // The live block that contains `address`, wherever in the block it points.
@@ -100,6 +106,33 @@ class DeviceAllocator {
   // stay valid until they are freed.
   Status release_pool(PoolKey pool);
 
+  // For frameworks that keep pools, statistics and snapshots of their own (frameworks/*.cc):
+  // One more use of the pool, which is made if it is new, without filling it.
+  Status retain_pool(PoolKey pool);
+  // Whether the pool's free memory serves requests of the default pool that would fail otherwise.
+  Status lend_when_short(PoolKey pool, bool lends);
+  // Gives the idle memory of a released pool back to the driver; returns how much.
+  Result<Bytes> trim_pool(PoolKey pool);
+  // Makes exactly these the live blocks of a pool in use: all others of it are freed, those missing are
+  // allocated where they were. kNotReady if some place is taken or gone; what could be done is done then.
+  Status restore_pool(PoolKey pool, std::span<const PoolBlock> blocks);
+  // What is told of memory from now on, after what is there was told. An empty function ends it.
+  void set_watch(MemoryWatch::Listener listener);
+  // visit(span) under the lock, in no order: every mapped byte once, as what it is, at the address at which
+  // it is in use or, if it is free, was mapped first.
+  void walk(const std::function<void(const MemorySpan&)>& visit) const;
+
+  // For other processes: the physical allocations under a live block, in the order of its addresses.
+  Result<std::vector<MemoryPart>> parts_of(VirtAddr block) const;
+  // A file descriptor, the caller's to close, of one of them.
+  Result<int> export_part(VirtAddr block, std::uint64_t handle);
+  // Maps what others exported, one after the other, at addresses of its own. The descriptors stay the
+  // caller's. Undone by close_import with the address returned.
+  Result<VirtAddr> import(std::span<const ImportedPart> parts);
+  Status close_import(VirtAddr address);
+  // From now on `peer` may use all memory of this device.
+  Status grant_access(DeviceOrdinal peer);
+
   // Call before a stream is destroyed: its last marker is recorded now, so that memory freed on it
   // (or later freed and allocated on it) can be known to be safe without touching the dead stream.
   Status retire_stream(StreamId stream);
@@ -113,6 +146,13 @@ class DeviceAllocator {
   Bytes trim(Bytes keep = Bytes(0));
 
   [[nodiscard]] DeviceStats stats() const;
+  // The same without what takes a walk over the handles: free_ends, composable and pinned are zero, and
+  // stranded counts all that is free in used handles. For those who look every second.
+  [[nodiscard]] DeviceStats gauges() const;
+  // How live memory went since the start (without what threads' caches serve alone), and what it is made
+  // of: the sizes that hold most. For reports.
+  [[nodiscard]] Timeline timeline() const;
+  [[nodiscard]] std::vector<HeldSize> held_sizes(std::size_t most) const;
   void reset_peaks();
   [[nodiscard]] OomReport last_oom() const;
   // "nofrag: out of memory on device 0: tried to allocate 2.00 GiB ..." for last_oom().
@@ -133,7 +173,9 @@ class DeviceAllocator {
   enum class Shape : unsigned char { kAny, kSingle };
   Result<VirtAddr> allocate_routed(Bytes size, StreamId stream, const PoolKey* key, Shape shape);
   explicit DeviceAllocator(std::unique_ptr<Impl> impl);
+  void end_window();
   std::unique_ptr<Impl> impl_;
+  Timeline timeline_;  // Sync: impl_->mutex
 };
 
 }  // namespace nofrag

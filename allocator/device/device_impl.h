@@ -16,6 +16,7 @@
 #include "device/device_allocator.h"
 #include "device/fill.h"
 #include "device/pool.h"
+#include "device/telling.h"
 #include "device/tuning.h"
 #include "heap/range_heap.h"
 #include "index/address_map.h"
@@ -29,7 +30,7 @@ namespace nofrag {
 // share a cache line (128 B on every device to date).
 inline constexpr Bytes kBlockUnit{512};
 
-class DeviceAllocator::Impl {
+class DeviceAllocator::Impl : public Telling {
  public:
   Impl(Driver& device_driver, DeviceOrdinal ordinal, DeviceInfo device_info, const Options& opts);
   ~Impl();
@@ -64,7 +65,10 @@ class DeviceAllocator::Impl {
 
   // caching.cc
   void set_caching();
+  [[nodiscard]] bool may_run_short() const;
   void note_pressure();
+  void note_missed(Bytes size);
+  [[nodiscard]] Bytes size_for_cache(Bytes size) const;
   VirtAddr take_kept(Bytes requested, StreamId stream);
   bool keep(VirtAddr address, Status* status);
   void drop_unused_depots();
@@ -81,8 +85,12 @@ class DeviceAllocator::Impl {
   void empty_ended_caches();
   void drop_ended_caches();
   bool release_kept(Block* chain);
-  [[nodiscard]] Bytes most_live() const;
+  [[nodiscard]] bool few_threads() const;
+  [[nodiscard]] Bytes without_least_kept(Bytes high) const;
+  void note_high();
   void note_peak();
+  void take_peak();
+  void note_grown();
   void reset_peaks();
   void look_after_caches();
 
@@ -113,6 +121,11 @@ class DeviceAllocator::Impl {
   Result<Block*> last_resort(Pool& pool, Bytes size, Bytes requested, StreamClock& clock);
   Result<Block*> allocate_plain(Bytes size, Bytes requested, StreamClock& clock);
   Result<VirtAddr> take_plain(Bytes size);
+  void tell_plain(const Block& block, bool made) const;
+  Block* take_lent(const Pool& asked, Bytes requested, StreamClock& clock);
+  bool take_again(Pool& pool, const PoolBlock& wanted);
+  Pool* open_pool(PoolKey key);
+  void free_block(Block* block);
   // The pool of an allocation on `stream`; gives the lock up while filters are asked.
   Pool& route(std::unique_lock<RankedMutex>& lock, StreamId stream);
   void count_rung(Rung rung, Bytes size);
@@ -175,7 +188,7 @@ class DeviceAllocator::Impl {
   [[nodiscard]] bool filling_pool() const { return !routes.empty(); }
 
   // report.cc
-  [[nodiscard]] DeviceStats stats_locked() const;
+  [[nodiscard]] DeviceStats stats_locked(bool walk = true) const;
   void note_failure(Bytes requested, StreamId stream, Error error);
   void check_locked() const;
   void check_blocks() const;
@@ -183,37 +196,26 @@ class DeviceAllocator::Impl {
   // Trims what the lower limit no longer allows.
   void apply_limits();
 
-  void emit(
-      EventKind kind, VirtAddr address, Bytes size, StreamId stream, std::uint32_t detail = 0) {
-    if (sink != nullptr) [[unlikely]] {
-      sink->on_event({kind, device, address, size, stream, 0, 0, detail});
-    }
-  }
-  void emit(EventKind kind, const Block& block, StreamId stream) {
-    if (sink != nullptr) [[unlikely]] {
-      const PoolKey pool = block.pool->key;
-      sink->on_event({kind, device, block.address, block.size, stream, pool.first, pool.second, 0});
-    }
-  }
-
   Driver& driver;
-  const DeviceOrdinal device;
   const DeviceInfo info;
   const Options options;
   const bool virtual_memory;
   const Tuning tuning;
 
-  mutable RankedMutex mutex{LockRank::kDevice};
+  // Lines that threads read without the lock are not shared with what others write under it.
+  alignas(128) mutable RankedMutex mutex{LockRank::kDevice};
   Streams streams;
   PhysicalMemory physical;
-  AddressSpace space;
-  HeapContext context;
+  alignas(128) AddressSpace space;
+  alignas(128) HeapContext context;
   std::map<PoolKey, Pool> pools;  // nodes never move
   Pool* default_pool = nullptr;
   std::uint64_t pools_set_aside = 0;
-  Routes routes;             // innermost last
-  AddressMap<Block> blocks;  // live blocks by address, kept ones too
+  Routes routes;                          // innermost last
+  alignas(128) AddressMap<Block> blocks;  // live blocks by address, kept ones too
   Caching caching;
+  std::map<VirtAddr, std::vector<Bytes>> imports;  // other processes' memory: sizes of its parts
+  std::vector<DeviceOrdinal> peers;                // that may use this device's memory
   std::map<VirtAddr, Pin> pins;  // by first address; they never overlap
   // Pending uses by clock index, oldest first.
   std::vector<std::vector<StreamUse*>> waiting;
@@ -235,13 +237,15 @@ class DeviceAllocator::Impl {
   Bytes pending_bytes;
   Bytes peak_live;
   Bytes peak_allocated;
+  // With many threads: the most of either, kept blocks included, since the peaks were last worked out.
+  Bytes high_live;
+  Bytes high_allocated;
   std::uint64_t live_blocks = 0;
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;
   std::uint64_t failures = 0;
   std::array<std::uint64_t, kRungCount> rungs{};
   OomReport last_report;
-  EventSink* sink = nullptr;
   std::vector<PressureCallback> callbacks;
   // Threads inside a pressure callback: what they allocate there asks no callback again.
   std::vector<std::uint64_t> threads_in_callback;

@@ -53,6 +53,12 @@ struct DeviceStats {
   std::array<std::uint64_t, kRungCount> rungs{};
 };
 
+// Live blocks of one size.
+struct HeldSize {
+  Bytes size;
+  std::uint64_t blocks = 0;
+};
+
 // The numbers of the last failed allocation, taken at the moment of failure.
 struct OomReport {
   Bytes requested;

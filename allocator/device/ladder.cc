@@ -67,17 +67,26 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
   if (!virtual_memory) {
     return allocate_plain(size, requested, clock);
   }
+  const bool keepable = size <= KeptBlocks::kLargestBinned && !pool.is_private() &&
+                        !caching.rules.off.load(std::memory_order_relaxed);
+  if (keepable || size > KeptBlocks::kLargestBinned) {
+    note_missed(size);
+  }
   // A request that a cache will serve next time.
-  const bool for_cache = size <= KeptBlocks::kLargestBinned && !pool.is_private() &&
-                         !caching.exact.load(std::memory_order_relaxed) &&
-                         !caching.off.load(std::memory_order_relaxed);
-  const bool by_class = for_cache && !caching.in_use && !streams.several();
-  const Bytes whole = by_class ? KeptBlocks::class_size(size) : size;
+  const bool for_cache = keepable && !may_run_short();
+  const Bytes whole = keepable ? size_for_cache(size) : size;
   Result<Block*> block = climb_with(pool, whole, requested, clock, for_cache);
   const bool short_of_memory = block.code() == Errc::kOutOfMemory || block.code() == Errc::kLimit;
   // Nothing is refused for what only later requests would have used. (Memory may be short long before `tight`
   // says so: others hold the device's.)
-  return short_of_memory && whole != size ? climb_with(pool, size, requested, clock, false) : block;
+  if (short_of_memory && whole != size) {
+    return climb_with(pool, size, requested, clock, false);
+  }
+  if (block.ok() && whole != size) {
+    block.value()->rounded = static_cast<std::uint32_t>((whole - size).count());
+    caching.rounded += whole - size;
+  }
+  return block;
 }
 
 Result<Block*> DeviceAllocator::Impl::climb_with(
@@ -339,6 +348,7 @@ Result<Block*> DeviceAllocator::Impl::allocate_plain(Bytes size,
   block->state = BlockState::kLive;
   block->clock = &clock;
   block->requested = requested;
+  tell_plain(*block, true);
   count_rung(Rung::kGrow, size);
   return block;
 }

@@ -24,6 +24,8 @@ struct Pool {
   RangeHeap heap;
   std::uint64_t use_count = 0;
   std::uint64_t live_blocks = 0;
+  // Its free memory serves requests of the default pool that would fail.
+  bool lends_when_short = false;
   // Private pools only: released, and the device was idle since, so that no graph replay can still
   // touch what is free in it.
   bool settled = false;

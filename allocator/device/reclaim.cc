@@ -49,10 +49,13 @@ void DeviceAllocator::Impl::finish_free(Block* block) {
   const Tick tick = block->state == BlockState::kPending ? block->tick : clock.stamp();
   const Bytes size = block->size;
   emit(EventKind::kFreeCompleted, *block, clock.stream);
+  if (block->state == BlockState::kPending) {
+    tell(MemoryEvent::Kind::kFreeCompleted, physical, block->address, size);
+  }
   if (virtual_memory) {
     if (size > KeptBlocks::kLargestBinned) {
-      caching.epoch.store(caching.epoch.load(std::memory_order_relaxed) + 1,
-                          std::memory_order_relaxed);
+      std::atomic<std::uint64_t>& epoch = caching.rules.epoch;
+      epoch.store(epoch.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     }
     block->region->heap->free(block, tick);
     maybe_mark(clock, size);
@@ -74,6 +77,7 @@ void DeviceAllocator::Impl::defer_free(Block* block) {
   block->state = BlockState::kPending;
   block->tick = block->clock->stamp();
   pending_bytes += block->size;
+  tell(MemoryEvent::Kind::kFreeDeferred, physical, block->address, block->size);
   for (StreamUse* use = block->uses; use != nullptr; use = use->next) {
     use->tick = use->clock->stamp();
     if (!filling_pool()) {
@@ -266,7 +270,7 @@ void DeviceAllocator::Impl::retry_refused() {
     const std::vector<Handle*> lost = pool.heap.lost();
     for (Handle* handle : lost) {
       if (unmap(handle->mappings).ok()) {
-        physical.release(pool.heap.detach_lost(handle));
+        give_back(pool.heap.detach_lost(handle));
       }
     }
     const std::vector<Mapping*> stuck = pool.heap.stuck();
@@ -287,6 +291,7 @@ void DeviceAllocator::Impl::free_plain(Block* block) {
     return;
   }
   physical.uncharge(block->size);
+  tell_plain(*block, false);
   context.blocks.destroy(block);
 }
 

@@ -60,7 +60,7 @@ class BestEnds {
 
 }  // namespace
 
-DeviceStats DeviceAllocator::Impl::stats_locked() const {
+DeviceStats DeviceAllocator::Impl::stats_locked(bool walk) const {
   DeviceStats s;
   s.kept = std::min(caching.kept(), live_bytes);
   s.live = live_bytes - s.kept;
@@ -72,10 +72,16 @@ DeviceStats DeviceAllocator::Impl::stats_locked() const {
   s.allocated = s.live + pending_bytes;
   s.reserved = physical.reserved();
   s.limit = physical.limit();
-  s.peak_live = std::max(peak_live, most_live());
-  s.peak_allocated = std::max(peak_allocated, most_live() + pending_bytes);
+  const Bytes high = few_threads() ? live_bytes : std::max(high_live, live_bytes);
+  const Bytes high_all = few_threads() ? live_bytes + pending_bytes
+                                       : std::max(high_allocated, live_bytes + pending_bytes);
+  s.peak_live = std::max(peak_live, without_least_kept(high));
+  s.peak_allocated = std::max(peak_allocated, without_least_kept(high_all));
   s.peak_reserved = physical.peak_reserved();
-  s.live_blocks = live_blocks - std::min(live_blocks, caching.count(&ThreadCounters::kept_blocks));
+  s.live_blocks =
+      live_blocks -
+      std::min(live_blocks,
+               static_cast<std::uint64_t>(std::max(caching.kept_blocks(), std::int64_t{0})));
   const std::uint64_t from_caches = caching.count(&ThreadCounters::allocations);
   s.allocations = allocations + from_caches;
   s.frees = frees + caching.count(&ThreadCounters::frees);
@@ -94,6 +100,9 @@ DeviceStats DeviceAllocator::Impl::stats_locked() const {
   }
   s.free_handles = context.idle_bytes + physical.spare_bytes();
   s.stranded = mapped - context.idle_bytes - used;
+  if (!walk) {
+    return s;
+  }
   BestEnds best;
   for (const auto& [key, pool] : pools) {
     for (const Handle* handle : pool.heap.handles()) {
@@ -134,11 +143,13 @@ void DeviceAllocator::Impl::check_blocks() const {
   const Caching::Caches closed = caching.close_doors([](const ThreadCache&) { return true; });
   Bytes live;
   Bytes kept;
+  Bytes rounded;
   std::int64_t requested = 0;
   std::int64_t kept_blocks = 0;
   blocks.for_each([&](const Block* block) {
     NOFRAG_CHECK(block->state == BlockState::kLive, "a block in the address map is not live");
     live += block->size;
+    rounded += Bytes(block->rounded);
     requested += static_cast<std::int64_t>(block->requested.count());
     if (block->kept.load(std::memory_order_relaxed)) {
       kept += block->size;
@@ -146,7 +157,8 @@ void DeviceAllocator::Impl::check_blocks() const {
     }
   });
   NOFRAG_CHECK(live == live_bytes, "live bytes differ from the blocks");
-  NOFRAG_CHECK(kept == caching.kept() && kept_blocks == caching.sum(&ThreadCounters::kept_blocks),
+  NOFRAG_CHECK(rounded == caching.rounded, "what classes round up differs from the blocks");
+  NOFRAG_CHECK(kept == caching.kept() && kept_blocks == caching.kept_blocks(),
                "what threads keep differs from the blocks");
   NOFRAG_CHECK(requested == requested_bytes + caching.sum(&ThreadCounters::requested_bytes),
                "requested bytes differ from the blocks");
@@ -183,6 +195,39 @@ void DeviceAllocator::Impl::check_locked() const {
   }
   NOFRAG_CHECK(pending <= s.pending, "pending bytes differ from the waiting blocks");
   check_pins();
+}
+
+DeviceStats DeviceAllocator::gauges() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->stats_locked(false);
+}
+
+std::vector<HeldSize> DeviceAllocator::held_sizes(std::size_t most) const {
+  std::map<Bytes, HeldSize> by_size;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->blocks.for_each([&](const Block* block) {
+      if (!block->kept.load(std::memory_order_relaxed)) {
+        HeldSize& held = by_size[block->size];
+        held.size = block->size;
+        ++held.blocks;
+      }
+    });
+  }
+  std::vector<HeldSize> all;
+  for (const auto& [size, held] : by_size) {
+    all.push_back(held);
+  }
+  std::sort(all.begin(), all.end(), [](const HeldSize& a, const HeldSize& b) {
+    return a.size * a.blocks > b.size * b.blocks;
+  });
+  all.resize(std::min(all.size(), most));
+  return all;
+}
+
+Timeline DeviceAllocator::timeline() const {
+  const std::lock_guard lock(impl_->mutex);
+  return timeline_;
 }
 
 std::string DeviceAllocator::last_oom_message() const {

@@ -66,6 +66,12 @@ Status DeviceAllocator::Impl::unmap(Mapping* mapping) {
     return unmapped;
   }
   emit(EventKind::kUnmap, mapping->address, size, StreamId{});
+  tell(MemoryEvent::Kind::kUnmapped,
+       physical,
+       mapping->address,
+       size,
+       mapping->handle->physical.id,
+       mapping->handle->mapping_count == 1);
   Region* region = mapping->region;
   if (region->mapping_count == 1 && !region->home) {
     note_emptied(*region);

@@ -69,4 +69,12 @@ bool Driver::stream_is(DeviceOrdinal device, StreamId stream, std::uint64_t iden
   return known.ok() && known.value() == identity;
 }
 
+Result<int> Driver::export_handle(HandleId /*handle*/) {
+  return Errc::kNotSupported;
+}
+
+Result<HandleId> Driver::import_handle(DeviceOrdinal /*device*/, int /*descriptor*/) {
+  return Errc::kNotSupported;
+}
+
 }  // namespace nofrag

@@ -128,6 +128,12 @@ class Driver {
   virtual Status set_access(VirtAddr address, Bytes size, DeviceOrdinal device) = 0;
   virtual Status unmap(VirtAddr address, Bytes size) = 0;
 
+  // A file descriptor by which another process (or this one) can have the same memory; the caller closes it.
+  virtual Result<int> export_handle(HandleId handle);
+  // One more handle of memory that was exported, to be released like any other. The descriptor stays the
+  // caller's. Neither is in the ledger; kNotSupported where handles cannot be shared.
+  virtual Result<HandleId> import_handle(DeviceOrdinal device, int descriptor);
+
   // Plain allocations, for devices without virtual memory and for the `driver` peer of replay.
   virtual Result<VirtAddr> malloc(DeviceOrdinal device, Bytes size) = 0;
   virtual Status free(DeviceOrdinal device, VirtAddr address) = 0;

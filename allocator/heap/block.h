@@ -11,6 +11,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 
 #include "index/free_index.h"
 #include "stream/stream_clock.h"
@@ -38,30 +39,47 @@ struct StreamUse {
   StreamUse* next = nullptr;
 };
 
-struct Block : FreeNode {
-  // What a thread reads and writes that keeps freed blocks for itself (kept_blocks.h) comes first.
+// Two cache lines. All that a thread reads and writes of a small block that it keeps (kept_blocks.h) is in the
+// first, so that a block that goes from thread to thread moves one line.
+struct alignas(128) Block : FreeNode {
   BlockState state = BlockState::kUnbacked;
   std::atomic<bool> kept{false};  // live for the heap, but freed: a thread or a depot has it
+  // Live: a thread may keep it when it is freed: it is of the default pool, and its own stream's alone.
+  bool keepable = false;
+  std::uint32_t open_uses = 0;  // of `uses`, how many are not known to be done (pending only)
   Block* next_kept = nullptr;
+  Block* some_kept =
+      nullptr;  // one that was kept a little earlier, to be fetched ahead; never relied on
   // Live and pending: the stream it was allocated on. Free: the stream whose queued work may still
   // touch it up to `tick`; nullptr = clean, any stream may take it.
   StreamClock* clock = nullptr;
   Bytes requested;
+
   StreamUse* uses = nullptr;
-  Pool* pool = nullptr;         // live and pending
-  std::uint64_t epoch = 0;      // live: when it was allocated, in frees of large blocks
-  Block* next_batch = nullptr;  // of the first block of a magazine in a depot, with the next two
-  std::uint64_t batch_bytes = 0;
-  std::uint32_t batch_count = 0;
+  Pool* pool = nullptr;       // live and pending
   Region* region = nullptr;   // nullptr on the plain backend
   Block* previous = nullptr;  // neighbours by address in the region
   Block* next = nullptr;
-  Tick tick = 0;
-  std::uint32_t open_uses = 0;      // of `uses`, how many are not known to be done (pending only)
-  Block* previous_dirty = nullptr;  // free blocks with a clock, oldest tick first
-  Block* next_dirty = nullptr;
+  union {
+    Tick tick = 0;        // free, pending, lost
+    std::uint64_t epoch;  // live: when it was allocated, in frees of large blocks
+  };
+  // Live: how much larger than its request, because its class is.
+  std::uint32_t rounded = 0;
+  // Of the first block of a magazine that is in a depot, or on its way there, with the next two.
+  std::uint32_t batch_count = 0;
+  union {
+    Block* previous_dirty = nullptr;  // free blocks with a clock, oldest tick first
+    Block* next_batch;                // kept
+  };
+  union {
+    Block* next_dirty = nullptr;
+    std::uint64_t batch_bytes;  // kept
+  };
 
   [[nodiscard]] VirtAddr end() const { return address + size; }
 };
+
+static_assert(sizeof(Block) == 128);
 
 }  // namespace nofrag

@@ -1,5 +1,6 @@
 #include "heap/kept_blocks.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace nofrag {
@@ -9,6 +10,7 @@ namespace {
 constexpr int kLook = 8;
 // How much larger than the request a block may be, as a part of the request.
 constexpr std::uint64_t kExcessShare = 8;
+constexpr std::uint32_t kClassesADoubling = 8;
 
 }  // namespace
 
@@ -36,6 +38,12 @@ void Depot::push(std::uint32_t size_class, Block* first, Block* last) {
 }
 
 void Depot::push_all(std::uint32_t size_class, Block* first) {
+  Block* nobody = nullptr;
+  if (first == nullptr ||
+      heads_[size_class].compare_exchange_strong(
+          nobody, first, std::memory_order_release, std::memory_order_relaxed)) {
+    return;  // nearly always: the others' lines stay where they are
+  }
   Block* last = first;
   while (last != nullptr && last->next_batch != nullptr) {
     last = last->next_batch;
@@ -94,7 +102,7 @@ Block* KeptBlocks::take_from(Magazine& magazine, Bytes least, Bytes most) {
     Block* block = *link;
     if (block->size >= least && block->size <= most) {
       *link = block->next_kept;
-      __builtin_prefetch(block->next_kept, 1);  // it may come from another processor
+      __builtin_prefetch(block->some_kept, 1);
       --magazine.count;
       magazine.bytes -= block->size;
       return block;
@@ -109,38 +117,54 @@ Block* KeptBlocks::take_binned(std::uint32_t size_class, Bytes least, Bytes most
   if (Block* block = take_from(bin.loaded, least, most)) {
     return block;
   }
-  if (Block* block = take_from(bin.full, least, most)) {
-    return block;
+  if (bin.full.count == 0) {
+    Block* batch = depot.take(size_class);
+    if (batch == nullptr) {
+      return nullptr;
+    }
+    note_used(size_class);
+    bin.full = {batch, batch->batch_count, Bytes(batch->batch_bytes)};
+    binned_bytes_ += bin.full.bytes;
   }
-  if (bin.full.count != 0) {
-    return nullptr;
+  if (bin.loaded.count == 0) {
+    bin.loaded = std::exchange(bin.full, {});
+    return take_from(bin.loaded, least, most);
   }
-  Block* batch = depot.take(size_class);
-  if (batch == nullptr) {
-    return nullptr;
-  }
-  note_used(size_class);
-  bin.full = {batch, batch->batch_count, Bytes(batch->batch_bytes)};
-  binned_bytes_ += bin.full.bytes;
   return take_from(bin.full, least, most);
 }
 
-Block* KeptBlocks::take(Bytes size, bool exact, std::uint64_t epoch) {
-  if (size > kLargestBinned) {
-    for (std::uint32_t i = 0; i < large_count_; ++i) {
-      Block* block = large_[i];
-      if (block->size == size && block->epoch == epoch) {
-        large_[i] = large_[--large_count_];
-        large_bytes_ -= size;
-        return block;
-      }
+// From the nearest of the classes above that holds any, as far as they are less than twice as large.
+Block* KeptBlocks::take_above(std::uint32_t size_class) {
+  constexpr Bytes kAny{UINT64_MAX};
+  const std::uint32_t last = std::min(size_class + kClassesADoubling - 1, Depot::kClasses - 1);
+  for (std::uint32_t above = size_class + 1; above <= last; ++above) {
+    if ((used_[above / 64] >> above % 64 & 1) == 0) {
+      continue;
     }
-    return nullptr;
+    Bin& bin = bins_[above];
+    Block* block = take_from(bin.loaded, Bytes(0), kAny);
+    if (block == nullptr) {
+      block = take_from(bin.full, Bytes(0), kAny);
+    }
+    if (block != nullptr) {
+      return block;
+    }
+    used_[above / 64] &= ~(std::uint64_t{1} << above % 64);
   }
-  const Bytes most = exact ? size : size + Bytes(size.count() / kExcessShare);
-  const std::uint32_t size_class = class_of(size);
+  for (std::uint32_t above = size_class + 1; above <= last; ++above) {
+    if (Block* block = take_binned(above, Bytes(0), kAny)) {
+      return block;
+    }
+  }
+  return nullptr;
+}
+
+Block* KeptBlocks::take_other(std::uint32_t size_class, Bytes size, Fit fit) {
+  const Bytes most = fit == Fit::kExact ? size : size + Bytes(size.count() / kExcessShare);
   Block* block = take_binned(size_class, size, most);
-  if (block == nullptr && !exact && size_class + 1 < Depot::kClasses) {
+  if (block == nullptr && fit == Fit::kDouble) {
+    block = take_above(size_class);
+  } else if (block == nullptr && fit == Fit::kEighth && size_class + 1 < Depot::kClasses) {
     block = take_binned(size_class + 1, size, most);
   }
   if (block != nullptr) {
@@ -149,36 +173,47 @@ Block* KeptBlocks::take(Bytes size, bool exact, std::uint64_t epoch) {
   return block;
 }
 
-bool KeptBlocks::put(Block* block, Bytes most) {
-  const Bytes size = block->size;
-  const std::uint32_t size_class = class_of(size);
-  Bin& bin = bins_[size_class];
-  const bool over = binned_bytes_ + size > most;
-  if (bin.loaded.count >= batch(size_class) || over) [[unlikely]] {
-    Magazine& leaving = bin.full.count != 0 ? bin.full : bin.loaded;
-    if (leaving.count != 0 && (over || bin.full.count != 0)) {
-      leaving.top->batch_count = leaving.count;
-      leaving.top->batch_bytes = leaving.bytes.count();
-      if (!depot.put(size_class, leaving.top, most)) {
-        return false;
-      }
-      binned_bytes_ -= leaving.bytes;
-      leaving = {};
-    }
-    if (bin.loaded.count >= batch(size_class)) {
-      bin.full = std::exchange(bin.loaded, {});
-    }
-    if (binned_bytes_ + size > most) {
-      return false;
+Block* KeptBlocks::take_same(Bytes size, std::uint64_t epoch) {
+  for (std::uint32_t i = 0; i < large_count_; ++i) {
+    Block* block = large_[i];
+    if (block->size == size && block->epoch == epoch) {
+      large_[i] = large_[--large_count_];
+      large_bytes_ -= size;
+      return block;
     }
   }
-  note_used(size_class);
-  block->next_kept = bin.loaded.top;
-  bin.loaded.top = block;
-  ++bin.loaded.count;
-  bin.loaded.bytes += size;
-  binned_bytes_ += size;
+  return nullptr;
+}
+
+bool KeptBlocks::hand_over(std::uint32_t size_class, Magazine& leaving, Bytes most) {
+  leaving.top->batch_count = leaving.count;
+  leaving.top->batch_bytes = leaving.bytes.count();
+  const Bytes size = leaving.bytes;
+  if (!depot.put(size_class, leaving.top, most)) {
+    return false;
+  }
+  binned_bytes_ -= size;
+  leaving = {};
   return true;
+}
+
+// Of a class whose stack is full, or when all stacks together are. False: no room.
+bool KeptBlocks::make_room(std::uint32_t size_class, Bytes size, Bytes most) {
+  Bin& bin = bins_[size_class];
+  if (!depot.shared()) {
+    // Nobody would come for it to the depot: what that might hold, this may.
+    return binned_bytes_ + depot.bytes() + size <= 2 * most;
+  }
+  const bool over = binned_bytes_ + size > most;
+  Magazine& leaving = bin.full.count != 0 ? bin.full : bin.loaded;
+  if (leaving.count != 0 && (over || bin.full.count != 0) &&
+      !hand_over(size_class, leaving, most)) {
+    return false;
+  }
+  if (bin.loaded.count >= batch(size_class)) {
+    bin.full = std::exchange(bin.loaded, {});
+  }
+  return binned_bytes_ + size <= most;
 }
 
 bool KeptBlocks::put_large(Block* block, Bytes most) {
@@ -190,14 +225,32 @@ bool KeptBlocks::put_large(Block* block, Bytes most) {
   return true;
 }
 
+// As a chain; all of it if there is only one.
+Block* KeptBlocks::older_half(Magazine& magazine) {
+  const std::uint32_t stay = magazine.count / 2;
+  Magazine younger;
+  Block** link = &magazine.top;
+  for (; younger.count < stay; ++younger.count) {
+    younger.bytes += (*link)->size;
+    link = &(*link)->next_kept;
+  }
+  Block* older = std::exchange(*link, nullptr);
+  younger.top = magazine.top;
+  magazine = younger;
+  return older;
+}
+
 Block* KeptBlocks::take_down_to(Bytes left) {
   Block* all = nullptr;
-  for (std::uint32_t i = 0; i < Depot::kClasses && binned_bytes_ > left; ++i) {
-    Bin& bin = bins_[next_down_];
-    next_down_ = (next_down_ + 1) % Depot::kClasses;
-    binned_bytes_ -= bin.loaded.bytes + bin.full.bytes;
-    all = chain_blocks(std::exchange(bin.loaded, {}).top, all);
-    all = chain_blocks(std::exchange(bin.full, {}).top, all);
+  while (binned_bytes_ > left) {
+    Magazine* largest = &bins_[0].loaded;
+    for (Bin& bin : bins_) {
+      largest = bin.loaded.bytes > largest->bytes ? &bin.loaded : largest;
+      largest = bin.full.bytes > largest->bytes ? &bin.full : largest;
+    }
+    const Bytes before = largest->bytes;
+    all = chain_blocks(older_half(*largest), all);
+    binned_bytes_ -= before - largest->bytes;
   }
   return all;
 }
@@ -211,12 +264,17 @@ Block* KeptBlocks::take_all() {
       all = chain_blocks(std::exchange(bin.full, {}).top, all);
     }
   }
+  binned_bytes_ = Bytes(0);
+  return chain_blocks(take_large(), all);
+}
+
+Block* KeptBlocks::take_large() {
+  Block* all = nullptr;
   while (large_count_ > 0) {
     Block* block = large_[--large_count_];
     block->next_kept = all;
     all = block;
   }
-  binned_bytes_ = Bytes(0);
   large_bytes_ = Bytes(0);
   return all;
 }

@@ -2,13 +2,13 @@
 // threads of one stream pass on to each other.
 //
 // A kept block stays allocated for the heap; only `kept` says that it is nobody's. Bins by size class, eight a
-// doubling; in a bin two stacks of at most batch() blocks (magazines), so that a whole one can go to the
-// depot, or come from there, at once.
+// doubling; in a bin two stacks of batch() blocks (magazines), so that a whole one can go to the depot, or come
+// from there, at once. While no other thread knows the stream one stack grows instead.
 // Owns: no memory; the blocks are the heap's.
 // Layer: heap.
 // Units: Bytes. Blocks of at most kLargestBinned go to bins; larger ones to a short list, exact sizes only.
-// Invariants: bytes() is the sum of the kept blocks' sizes; a bin's full magazine is empty or holds batch()
-// blocks (fewer if it came from the depot); every block is of this stream's clock and not on any other list.
+// Invariants: bytes() is the sum of the kept blocks' sizes; a bin that holds a block has its bit in used_; every
+// block is of this stream's clock and not on any other list.
 // Threads: one at a time (thread_cache.h); the depot: any, without a lock.
 // Failure: put says false when there is no room. Cost: O(1).
 // Decision: docs/decisions/0006-thread-caches.md
@@ -18,11 +18,19 @@
 #include <atomic>
 #include <bit>
 #include <cstdint>
+#include <utility>
 
 #include "base/units.h"
 #include "heap/block.h"
 
 namespace nofrag {
+
+// How large a kept block may be for a request.
+enum class Fit : unsigned char {
+  kExact,   // of that size
+  kEighth,  // up to an eighth more
+  kDouble,  // less than twice as much
+};
 
 // Puts the chain `more` (by next_kept, nullptr = none) in front of `chain`.
 Block* chain_blocks(Block* more, Block* chain);
@@ -41,6 +49,10 @@ class Depot {
   Block* take_all() { return take_down_to(Bytes(0)); }
   [[nodiscard]] Bytes bytes() const { return Bytes(bytes_.load(std::memory_order_relaxed)); }
 
+  // How many threads know it; changed under the device's lock.
+  void add_thread(int change) { threads_.fetch_add(change, std::memory_order_relaxed); }
+  [[nodiscard]] bool shared() const { return threads_.load(std::memory_order_relaxed) > 1; }
+
  private:
   // Batches by next_batch, in front of what is there.
   void push(std::uint32_t size_class, Block* first, Block* last);
@@ -49,38 +61,74 @@ class Depot {
   std::array<std::atomic<Block*>, kClasses> heads_{};
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<std::uint32_t> next_down_{0};
+  std::atomic<int> threads_{0};
 };
 
 class KeptBlocks {
  public:
   static constexpr Bytes kLargestBinned = kMiB;
   static constexpr std::uint32_t kLargeEntries = 16;
+  static constexpr std::uint32_t kAhead = 4;
 
   KeptBlocks(StreamId stream_id, StreamClock& stream_clock, Depot& stream_depot)
       : stream(stream_id), clock(&stream_clock), depot(stream_depot) {}
   KeptBlocks(const KeptBlocks&) = delete;
   KeptBlocks& operator=(const KeptBlocks&) = delete;
 
-  // A block of at least `size` (a multiple of 512 B), or nullptr. `exact`: of that size alone; else up to
-  // an eighth more. `epoch`: larger blocks than kLargestBinned only if allocated in it.
-  Block* take(Bytes size, bool exact, std::uint64_t epoch);
-  // pre: block->clock == clock. At most `most` bytes are kept here, and in the depot.
-  bool put(Block* block, Bytes most);
+  // A block of at least `size` (a multiple of 512 B) that fits, or nullptr. `epoch`: larger blocks than
+  // kLargestBinned only of that very size, and if allocated in it.
+  Block* take(Bytes size, Fit fit, std::uint64_t epoch) {
+    if (size > kLargestBinned) [[unlikely]] {
+      return take_same(size, epoch);
+    }
+    const std::uint32_t size_class = class_of(size);
+    Magazine& loaded = bins_[size_class].loaded;
+    Block* block = loaded.top;
+    // Within a class no block is an eighth larger than a request.
+    if (block != nullptr && block->size >= size && (fit != Fit::kExact || block->size == size))
+        [[likely]] {
+      loaded.top = block->next_kept;
+      __builtin_prefetch(block->some_kept, 1);  // it may have to come from another processor
+      --loaded.count;
+      loaded.bytes -= block->size;
+      binned_bytes_ -= block->size;
+      return block;
+    }
+    return take_other(size_class, size, fit);
+  }
+  // pre: block->clock == clock. At most `most` bytes are kept here, and as many in the depot.
+  bool put(Block* block, Bytes most) {
+    const std::uint32_t size_class = class_of(block->size);
+    Magazine& loaded = bins_[size_class].loaded;
+    if ((loaded.count >= batch(size_class) || binned_bytes_ + block->size > most) &&
+        !make_room(size_class, block->size, most)) [[unlikely]] {
+      return false;
+    }
+    note_used(size_class);
+    block->next_kept = loaded.top;
+    block->some_kept = std::exchange(recent_[loaded.count % kAhead], block);
+    loaded.top = block;
+    ++loaded.count;
+    loaded.bytes += block->size;
+    binned_bytes_ += block->size;
+    return true;
+  }
   // The same for one larger than kLargestBinned.
   bool put_large(Block* block, Bytes most);
-  // Whole bins until at most `left` bytes are in bins, another one first each time; as one chain by next_kept.
+  // Half of what has most, the blocks that were kept first, until at most `left` bytes are in bins; as one
+  // chain by next_kept.
   Block* take_down_to(Bytes left);
-  // Everything that is here, as one chain by next_kept.
+  // Everything that is here, as one chain by next_kept; only what is too large for bins.
   Block* take_all();
+  Block* take_large();
   [[nodiscard]] Bytes bytes() const { return binned_bytes_ + large_bytes_; }
 
+  // Without a branch: sizes come in no order that a processor could learn.
   static constexpr std::uint32_t class_of(Bytes size) {
     const std::uint64_t above = size.count() / 512 - 1;
-    if (above < 8) {
-      return static_cast<std::uint32_t>(above);
-    }
-    const auto octave = static_cast<std::uint32_t>(std::bit_width(above)) - 1;
-    return 8 * (octave - 2) + static_cast<std::uint32_t>((above >> (octave - 3)) & 7);
+    const auto octave = static_cast<std::uint32_t>(std::bit_width(above | 7)) - 3;
+    const auto shift = static_cast<std::uint32_t>(std::bit_width(above | 15)) - 4;
+    return 8 * octave + static_cast<std::uint32_t>((above >> shift) & 7);
   }
   // The largest size of the class of `size`: what is allocated for a cache, so that it serves the whole class.
   static constexpr Bytes class_size(Bytes size) {
@@ -120,18 +168,25 @@ class KeptBlocks {
   }
   static const std::array<std::uint8_t, Depot::kClasses> kBatch;
 
+  Block* take_same(Bytes size, std::uint64_t epoch);
+  // What the top of the class does not serve.
+  Block* take_other(std::uint32_t size_class, Bytes size, Fit fit);
   static Block* take_from(Magazine& magazine, Bytes least, Bytes most);
   Block* take_binned(std::uint32_t size_class, Bytes least, Bytes most);
+  Block* take_above(std::uint32_t size_class);
+  bool make_room(std::uint32_t size_class, Bytes size, Bytes most);
+  bool hand_over(std::uint32_t size_class, Magazine& leaving, Bytes most);
+  static Block* older_half(Magazine& magazine);
 
   void note_used(std::uint32_t size_class) {
     used_[size_class / 64] |= std::uint64_t{1} << size_class % 64;
   }
 
   std::array<Bin, Depot::kClasses> bins_{};
-  std::uint32_t next_down_ = 0;
   std::array<std::uint64_t, 2> used_{};  // a bit for each bin that is not known to be empty
   std::array<Block*, kLargeEntries> large_{};
   std::uint32_t large_count_ = 0;
+  std::array<Block*, kAhead> recent_{};  // kept last, of whatever class
   Bytes binned_bytes_;
   Bytes large_bytes_;
 };

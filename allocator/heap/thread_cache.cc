@@ -91,6 +91,7 @@ KeptBlocks* ThreadCache::find_clock(const StreamClock* clock) {
 }
 
 KeptBlocks& ThreadCache::add(StreamId stream, StreamClock& clock, Depot& depot) {
+  depot.add_thread(1);
   streams_.push_back(std::make_unique<KeptBlocks>(stream, clock, depot));
   last_ = streams_.back().get();
   return *last_;
@@ -113,12 +114,24 @@ Block* ThreadCache::take_all_and_depots() {
   return all;
 }
 
+Block* ThreadCache::take_large() {
+  Block* all = nullptr;
+  large_blocks.set(0);
+  for (const auto& kept : streams_) {
+    all = chain_blocks(kept->take_large(), all);
+  }
+  return all;
+}
+
 bool ThreadCache::empty() const {
   return std::all_of(
       streams_.begin(), streams_.end(), [](const auto& kept) { return kept->bytes().is_zero(); });
 }
 
 void ThreadCache::forget_all() {
+  for (const auto& kept : streams_) {
+    kept->depot.add_thread(-1);
+  }
   streams_.clear();
   last_ = nullptr;
 }
@@ -133,6 +146,9 @@ Block* ThreadCache::forget(const StreamClock& clock) {
   Block* all = kept == nullptr ? nullptr : kept->take_all();
   for (const Block* block = all; block != nullptr; block = block->next_kept) {
     large_blocks.add(block->size > KeptBlocks::kLargestBinned ? -1 : 0);
+  }
+  if (kept != nullptr) {
+    kept->depot.add_thread(-1);
   }
   std::erase_if(streams_, [&](const auto& known) { return known.get() == kept; });
   last_ = nullptr;

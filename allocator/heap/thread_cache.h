@@ -41,12 +41,12 @@ struct ThreadCounters {
   ThreadCounter frees;            // that the cache took
   ThreadCounter requested_bytes;  // of the two
   ThreadCounter kept_bytes;
-  ThreadCounter kept_blocks;
-  ThreadCounter
-      least_kept_bytes;  // since the device last looked (DeviceAllocator::Impl::note_peak)
+  // Since the device last looked (DeviceAllocator::Impl::note_peak).
+  ThreadCounter least_kept_bytes;
 };
 
-class ThreadCache {
+// A cache line pair of its own: its thread writes it all the time.
+class alignas(128) ThreadCache {
  public:
   ThreadCache() = default;
   ThreadCache(const ThreadCache&) = delete;
@@ -81,7 +81,6 @@ class ThreadCache {
     block.requested = requested;
     counters.allocations.add(1);
     counters.requested_bytes.add(static_cast<std::int64_t>(requested.count()));
-    counters.kept_blocks.add(-1);
     if (block.size > KeptBlocks::kLargestBinned) {
       large_blocks.add(-1);
     }
@@ -95,7 +94,6 @@ class ThreadCache {
     counters.frees.add(1);
     counters.requested_bytes.add(-static_cast<std::int64_t>(block.requested.count()));
     block.requested = Bytes(0);
-    counters.kept_blocks.add(1);
     if (block.size > KeptBlocks::kLargestBinned) {
       large_blocks.add(1);
     }
@@ -107,6 +105,8 @@ class ThreadCache {
   // Everything kept, as one chain by next_kept. The counters stay.
   Block* take_all();
   Block* take_all_and_depots();
+  // Only blocks too large for bins.
+  Block* take_large();
   // Forgets the stream; what was kept for it, as take_all.
   Block* forget(const StreamClock& clock);
   // Forgets all, of which nothing may be kept any more.
@@ -132,7 +132,9 @@ class ThreadCache {
 
   ThreadCounter large_blocks;  // that are here now; 0 after take_all, whoever calls it
 
-  std::int64_t uses_seen = 0;  // the device's: for telling caches that rest
+  // The device's, for telling caches that rest.
+  std::int64_t uses_seen = 0;
+  std::int64_t uses_lately = 0;
 
  private:
   KeptBlocks* find_stream(StreamId stream);

@@ -27,7 +27,8 @@ std::size_t undo(Driver& driver,
 MapOutcome map_handles(Driver& driver,
                        DeviceOrdinal device,
                        VirtAddr address,
-                       std::span<const PhysicalHandle> handles) {
+                       std::span<const PhysicalHandle> handles,
+                       std::span<const DeviceOrdinal> peers) {
   Bytes mapped;
   for (std::size_t i = 0; i < handles.size(); ++i) {
     if (const Status status = driver.map(address + mapped, handles[i].size, handles[i].id);
@@ -38,6 +39,11 @@ MapOutcome map_handles(Driver& driver,
   }
   if (const Status status = driver.set_access(address, mapped, device); !status.ok()) {
     return {status, undo(driver, address, handles, handles.size())};
+  }
+  for (const DeviceOrdinal peer : peers) {
+    if (const Status status = driver.set_access(address, mapped, peer); !status.ok()) {
+      return {status, undo(driver, address, handles, handles.size())};
+    }
   }
   return {};
 }

@@ -22,10 +22,11 @@ struct MapOutcome {
   std::size_t stuck = 0;
 };
 
-// Maps `handles` one after the other from `address` on and lets `device` read and write them.
+// Maps `handles` one after the other from `address` on and lets `device` and its `peers` read and write them.
 MapOutcome map_handles(Driver& driver,
                        DeviceOrdinal device,
                        VirtAddr address,
-                       std::span<const PhysicalHandle> handles);
+                       std::span<const PhysicalHandle> handles,
+                       std::span<const DeviceOrdinal> peers = {});
 
 }  // namespace nofrag

@@ -25,8 +25,8 @@ struct ReadOptions {
 
 void read_environment(Options* options, ReadOptions* conf, ReadOptions* own) {
   parse_options(environment("NOFRAG_CONF"), options, &conf->problems, &conf->given);
-  constexpr std::pair<const char*, const char*> kOwnVariables[] = {{"NOFRAG_LOG", "log"},
-                                                                   {"NOFRAG_STATS", "stats"}};
+  constexpr std::pair<const char*, const char*> kOwnVariables[] = {
+      {"NOFRAG_LOG", "log"}, {"NOFRAG_STATS", "stats"}, {"NOFRAG_METRICS", "metrics"}};
   for (const auto& [variable, key] : kOwnVariables) {
     const char* value = environment(variable);
     if (*value != '\0') {
@@ -84,6 +84,21 @@ Status Process::refuse(Phase phase) const {
   return set_last_error({Errc::kExiting}, "the process is exiting");
 }
 
+Status Process::prefer(const char* source, const std::string& conf) {
+  const Phase phase = phase_.load(std::memory_order_acquire);
+  if (phase > kReady) {
+    return refuse(phase);
+  }
+  const std::lock_guard lock(mutex_);
+  if (phase_.load(std::memory_order_acquire) == kReady) {
+    return set_last_error(
+        {Errc::kAlreadyInitialized}, "nofrag is in use already: it was started without %s", source);
+  }
+  preferred_source_ = source;
+  preferred_ = conf;
+  return {};
+}
+
 Status Process::init(const char* conf) {
   const Phase phase = phase_.load(std::memory_order_acquire);
   if (phase > kReady) {
@@ -122,9 +137,11 @@ void Process::change_start(const StartChanges& changes) {
 }
 
 Status Process::read_options(const char* conf, Options* options) {
+  ReadOptions from_preferred;
   ReadOptions from_conf;
   ReadOptions from_own;
   ReadOptions from_call;
+  parse_options(preferred_, options, &from_preferred.problems, &from_preferred.given);
   read_environment(options, &from_conf, &from_own);
   if (conf != nullptr) {
     parse_options(conf, options, &from_call.problems, &from_call.given);
@@ -135,7 +152,7 @@ Status Process::read_options(const char* conf, Options* options) {
   }
   set_log_level(options->log);
   report_problems("NOFRAG_CONF", from_conf.problems);
-  report_problems("NOFRAG_LOG and NOFRAG_STATS", from_own.problems);
+  report_problems("NOFRAG_LOG, NOFRAG_STATS, NOFRAG_METRICS", from_own.problems);
   const bool environment_bad = !from_conf.problems.empty() || !from_own.problems.empty();
   if (options->abort_conf && environment_bad) {
     std::fputs("nofrag: abort_conf:true, and the configuration above has problems\n", stderr);
@@ -147,7 +164,8 @@ Status Process::read_options(const char* conf, Options* options) {
   }
   if (options->confirm_conf) {
     const std::string dump = dump_options(*options,
-                                          {{"NOFRAG_CONF", from_conf.given},
+                                          {{preferred_source_, from_preferred.given},
+                                           {"NOFRAG_CONF", from_conf.given},
                                            {"environment", from_own.given},
                                            {"nofrag_init", from_call.given}});
     std::fprintf(stderr, "nofrag: options in use\n%s", dump.c_str());
@@ -188,6 +206,7 @@ Status Process::start_locked(const char* conf) {
   options_ = options;
   driver_ = std::move(driver);
   device_count_ = count < kMostDevices ? count : kMostDevices;
+  observer_.configure(options_, driver_.get());
   // After the driver has registered its own handlers: ours runs before them.
   std::atexit(&Process::at_exit);
   phase_.store(kReady, std::memory_order_release);
@@ -246,8 +265,12 @@ Result<DeviceAllocator*> Process::make_device(int ordinal) {
   allocator->add_pressure_callback([this](DeviceOrdinal device, Bytes needed) {
     return call_pressure_callbacks(device, needed);
   });
+  if (watch_) {
+    allocator->set_watch(watch_);
+  }
   say_if_plain(*allocator, options_);
   slot.store(allocator, std::memory_order_release);
+  observer_.device_made(allocator);
   return allocator;
 }
 
@@ -270,10 +293,27 @@ void Process::drop_device(int ordinal) {
     past.stats.limit = last.stats.limit;
     add_past(last, &past);
     dropped_.push_back(std::move(past));
-    delete device;
+    // Who still looks at it must not find it freed.
+    if (observer_.device_gone(DeviceOrdinal(ordinal))) {
+      delete device;
+    } else {
+      log_line(LogLevel::kWarning,
+               "device %d is reset while nofrag looks at it; what nofrag holds there stays held",
+               ordinal);
+    }
   }
   if (driver_ != nullptr) {
     driver_->release_context(DeviceOrdinal(ordinal));
+  }
+}
+
+void Process::set_watch(const MemoryWatch::Listener& listener) {
+  const std::lock_guard lock(mutex_);
+  watch_ = listener;
+  for (const auto& slot : devices_) {
+    if (DeviceAllocator* device = slot.load(std::memory_order_acquire); device != nullptr) {
+      device->set_watch(listener);
+    }
   }
 }
 
@@ -319,6 +359,7 @@ void Process::at_fork_child() {
     return;
   }
   process.phase_.store(kForked, std::memory_order_release);
+  process.observer_.after_fork();
 }
 
 void Process::at_exit() {
@@ -326,6 +367,9 @@ void Process::at_exit() {
   Phase ready = kReady;
   const bool was_ready =
       process.phase_.compare_exchange_strong(ready, kExiting, std::memory_order_acq_rel);
+  if (was_ready) {
+    process.observer_.stop();
+  }
   if (!was_ready || process.options_.stats == StatsMode::kOff) {
     return;
   }

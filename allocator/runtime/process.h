@@ -26,6 +26,7 @@
 #include "config/option_table.h"
 #include "device/device_allocator.h"
 #include "runtime/callback_list.h"
+#include "runtime/observe/observer.h"
 #include "stats/stats_report.h"
 
 namespace nofrag {
@@ -38,6 +39,9 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
+  // Before the start: options from a source weaker than NOFRAG_CONF, named in reports. The text must have
+  // been checked; a later call replaces it. kAlreadyInitialized after the start.
+  Status prefer(const char* source, const std::string& conf);
   // The explicit start; `conf` (may be null) is stronger than the environment.
   Status init(const char* conf);
   // The implicit one. Cheap once started.
@@ -88,8 +92,12 @@ class Process {
   [[nodiscard]] std::string driver_name() const { return driver_->name(); }
   [[nodiscard]] StatsReport stats_report() const;
 
+  // Told of the memory of every device, those made later too. One at a time; an empty one ends it.
+  void set_watch(const MemoryWatch::Listener& listener);
+
   CallbackList<nofrag_oom_callback>& oom_callbacks() { return oom_callbacks_; }
   CallbackList<nofrag_pressure_callback>& pressure_callbacks() { return pressure_callbacks_; }
+  Observer& observer() { return observer_; }
 
  private:
   // In this order: everything above kReady has ended.
@@ -112,6 +120,8 @@ class Process {
   bool start_failed_ = false;         // Sync: mutex_
   Error start_error_;                 // Sync: mutex_
   std::string start_problem_;         // Sync: mutex_
+  std::string preferred_source_;      // Sync: mutex_
+  std::string preferred_;             // Sync: mutex_
   // Written before phase_ becomes kReady, constant after.
   Options options_;
   StartChanges changes_;  // Sync: mutex_
@@ -121,8 +131,10 @@ class Process {
   std::unique_ptr<Driver> driver_;
   int device_count_ = 0;
   std::array<std::atomic<DeviceAllocator*>, kMostDevices> devices_{};
+  MemoryWatch::Listener watch_;  // Sync: mutex_
   CallbackList<nofrag_oom_callback> oom_callbacks_;
   CallbackList<nofrag_pressure_callback> pressure_callbacks_;
+  Observer observer_;
 };
 
 }  // namespace nofrag

@@ -10,6 +10,22 @@ std::string_view to_string(TraceFormat format) {
       return "csv";
     case TraceFormat::kNofrag:
       return "nofrag";
+    case TraceFormat::kTorch:
+      return "torch";
+    case TraceFormat::kKineto:
+      return "kineto";
+    case TraceFormat::kTimeline:
+      return "torch-timeline";
+    case TraceFormat::kRmm:
+      return "rmm";
+    case TraceFormat::kNsys:
+      return "nsys";
+    case TraceFormat::kUmpire:
+      return "umpire";
+    case TraceFormat::kMinimalloc:
+      return "minimalloc";
+    case TraceFormat::kPerfetto:
+      return "perfetto";
   }
   return "unknown";
 }
@@ -22,6 +38,9 @@ std::string TraceError::message() const {
   } else if (offset) {
     text += ": byte ";
     text += std::to_string(*offset);
+  } else if (row) {
+    text += ": row ";
+    text += std::to_string(*row);
   }
   text += ": found " + found;
   if (!expected.empty()) {

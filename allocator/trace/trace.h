@@ -33,10 +33,32 @@ struct TraceEvent {
   [[nodiscard]] std::uint32_t stream() const { return stream_and_op & ~kFreeBit; }
 };
 
-enum class TraceFormat : unsigned char { kAuto, kCsv, kNofrag };
+enum class TraceFormat : unsigned char {
+  kAuto,
+  kCsv,
+  kNofrag,
+  kTorch,       // torch.cuda.memory._dump_snapshot
+  kKineto,      // torch.profiler, events [memory]
+  kTimeline,    // torch.profiler export_memory_timeline
+  kRmm,         // RMM's logging_resource_adaptor
+  kNsys,        // Nsight Systems, exported to SQLite
+  kUmpire,      // Umpire replay log
+  kMinimalloc,  // MiniMalloc instance
+  kPerfetto,    // written only
+};
 
-// "auto", "csv", "nofrag".
+// "auto", "csv", "nofrag", "torch", ...: as --format takes them.
 std::string_view to_string(TraceFormat format);
+
+// What a recorder saw beside allocations and frees.
+struct TraceMark {
+  enum class Kind : unsigned char { kOutOfMemory };
+  Kind kind = Kind::kOutOfMemory;
+  std::uint64_t event = 0;  // happened before the event of this index
+  std::uint64_t time_us = 0;
+  std::uint64_t requested = 0;             // bytes
+  std::optional<std::uint64_t> free_bytes;  // what the driver had left, where the recorder says so
+};
 
 struct Trace {
   TraceFormat format = TraceFormat::kCsv;  // what it was read from
@@ -47,6 +69,14 @@ struct Trace {
   std::uint64_t frees = 0;
   Bytes peak_live;
   Bytes live_at_end;
+
+  // What only some formats know.
+  std::uint64_t device = 0;              // the recorder's number of the device
+  std::string device_name;               // where a number does not tell devices apart; else empty
+  std::vector<std::string> site_names;   // call sites, each once
+  std::vector<std::uint32_t> sites;      // index into site_names, by block; empty if unknown
+  std::vector<TraceMark> marks;          // in the order of their events
+  std::vector<std::string> notes;        // what the source lacks, as sentences for people
 
   [[nodiscard]] std::uint64_t id_of(std::uint32_t block) const {
     return ids.empty() ? block : ids[block];
@@ -63,6 +93,7 @@ struct TraceError {
   std::string path;
   std::optional<std::uint64_t> line;    // 1-based, text formats
   std::optional<std::uint64_t> offset;  // bytes from the start of the file, binary formats
+  std::optional<std::uint64_t> row;     // of a database table
   std::string found;
   std::string expected;
 

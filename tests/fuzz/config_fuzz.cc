@@ -4,6 +4,7 @@
 #include <string>
 
 #include "config/parser.h"
+#include "config/torch_conf.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
@@ -22,6 +23,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                  "an accepted value is refused when written back");
     NOFRAG_CHECK(nofrag::option_value(again, static_cast<nofrag::OptionId>(i)) == value,
                  "an accepted value changes when written back");
+  }
+
+  // PyTorch's configuration: what is taken from it must be options of ours.
+  for (const nofrag::TorchDoor door : {nofrag::TorchDoor::kHooks, nofrag::TorchDoor::kNative}) {
+    const nofrag::TorchConf conf = nofrag::read_torch_conf(text, door);
+    nofrag::Options taken;
+    std::vector<std::string> none;
+    NOFRAG_CHECK(nofrag::parse_options(conf.options, &taken, &none), "a taken option is refused");
   }
   return 0;
 }

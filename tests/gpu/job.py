@@ -25,6 +25,7 @@ def arguments(description):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--allocator", choices=["native", "expandable", "nofrag"], default="nofrag")
     parser.add_argument("--library", help="libnofrag.so (default: build/release/lib)")
+    parser.add_argument("--door", choices=["auto", "native", "hooks"], default="auto", help="nofrag's way into PyTorch")
     parser.add_argument("--seed", type=int, default=1234)
     parser.add_argument("--limit", type=float, metavar="GIB", help="most memory to take from the driver")
     parser.add_argument("--limit-of-peak", type=float, metavar="FACTOR", help="likewise, times the peak in --peak")
@@ -59,10 +60,13 @@ def await_turn():
 
 
 def import_torch(args):
-    """torch with the allocator of args, and nofrag's library (None for PyTorch's own allocators)."""
+    """torch with the allocator of args, and the module nofrag (None for PyTorch's own allocators)."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     os.environ.pop("PYTORCH_ALLOC_CONF", None)
-    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = f"expandable_segments:{args.allocator == 'expandable'}"
+    os.environ.pop("PYTORCH_CUDA_ALLOC_CONF", None)
+    if args.allocator != "nofrag":
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = f"expandable_segments:{args.allocator == 'expandable'}"
+    os.environ["NOFRAG_TORCH"] = "0"  # installed here, not by the environment
     try:
         import torch
     except ImportError:
@@ -76,10 +80,10 @@ def import_torch(args):
     nofrag = None
     if args.allocator == "nofrag":
         sys.path.insert(0, str(ROOT / "torch_plugin"))
+        import nofrag
         import nofrag_torch
 
-        nofrag_torch.install(args.library)
-        nofrag = nofrag_torch.current()
+        print(f"door: {nofrag_torch.install(args.library, args.door).door}")
     torch.manual_seed(args.seed)
     # It costs a kernel for each allocation and would hide reads of memory that nobody wrote.
     torch.utils.deterministic.fill_uninitialized_memory = False

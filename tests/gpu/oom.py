@@ -34,8 +34,9 @@ class Watch:
     def __init__(self, nofrag):
         self._reports = {}  # thread -> numbers, the newest last
         self._function = _CALLBACK(self._failed)  # must live as long as the library may call it
-        nofrag.lib.nofrag_add_oom_callback.argtypes = [_CALLBACK, C.c_void_p]
-        nofrag.check(nofrag.lib.nofrag_add_oom_callback(self._function, None))
+        library = nofrag.current()
+        library.lib.nofrag_add_oom_callback.argtypes = [_CALLBACK, C.c_void_p]
+        library.check(library.lib.nofrag_add_oom_callback(self._function, None))
 
     def _failed(self, _device, report, _user):
         self._reports.pop(threading.get_ident(), None)

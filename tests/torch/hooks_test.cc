@@ -20,6 +20,14 @@ TEST(TorchHooks, SizeZeroIsNull) {
   nofrag_torch_free(nullptr, 0, 0, nullptr);
 }
 
+TEST(TorchHooks, ConfigureComesBeforeTheStart) {
+  EXPECT_EQ(nofrag_torch_configure(nullptr, 0, nullptr, 0, nullptr), NOFRAG_INVALID_ARGUMENT);
+  EXPECT_EQ(nofrag_torch_configure("backend:cudaMallocAsync", 1, nullptr, 0, nullptr),
+            NOFRAG_NOT_SUPPORTED);
+  nofrag_torch_init(1);
+  EXPECT_EQ(nofrag_torch_configure("", 0, nullptr, 0, nullptr), NOFRAG_ALREADY_INITIALIZED);
+}
+
 TEST(TorchHooks, AllocFreeReset) {
   void* block = nofrag_torch_alloc(10 * kMegabyte, 0, nullptr);
   EXPECT_EQ(stats().live_bytes, 10 * kMegabyte);

@@ -1,23 +1,25 @@
-"""nofrag for PyTorch.
+"""nofrag as PyTorch's CUDA allocator.
 
-    import nofrag_torch
+With this package in the environment (pip install, or `nofrag run`), `NOFRAG_TORCH=1` is all it takes:
+`import torch` then ends with nofrag in place. By hand:
+
+    import torch, nofrag_torch
     nofrag_torch.install()          # before the first CUDA call
-    ...
-    print(nofrag_torch.stats()["devices"][0]["peak_reserved_bytes"])
 
-What works under these hooks, and what PyTorch does not offer to any such allocator, is listed in
-docs/pytorch.md.
+What works through which door: docs/pytorch.md. Numbers and limits: `import nofrag`.
 """
 
-from .hooks import install
-from .library import Library, NofragError, current, find_library, set_limit, stats, stats_text, trim
+from nofrag import NofragError, current, find_library, set_limit, stats, stats_text, trim
+
+from .doors import Installed, install, installed
 
 __all__ = [
-    "Library",
+    "Installed",
     "NofragError",
     "current",
     "find_library",
     "install",
+    "installed",
     "set_limit",
     "stats",
     "stats_text",

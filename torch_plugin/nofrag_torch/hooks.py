@@ -1,9 +1,6 @@
-"""Makes nofrag PyTorch's CUDA allocator through the hooks of CUDAPluggableAllocator."""
+"""The portable door: the hooks of CUDAPluggableAllocator, in every PyTorch since 2.1."""
 
-import re
 import warnings
-
-from . import library
 
 # PyTorch's setter -> our function. PyTorch calls each through its address.
 _SETTERS = {
@@ -19,32 +16,10 @@ _SETTERS = {
 # Without these, results could be wrong: memory in use on another stream, or held by a captured graph,
 # would be handed out again.
 _REQUIRED = {"set_record_stream_fn", "set_begin_allocate_to_pool", "set_end_allocate_to_pool_fn", "set_release_pool"}
-_OLDEST = (2, 1)
 
 
-def _version(torch):
-    match = re.match(r"(\d+)\.(\d+)", torch.__version__)
-    return (int(match[1]), int(match[2])) if match else _OLDEST
-
-
-def install(path=None):
-    """Makes nofrag the CUDA allocator of this process; returns PyTorch's allocator object.
-
-    Must come before anything allocates on the GPU, because PyTorch does not change an allocator that
-    is in use. `path` is libnofrag.so (default: library.find_library()).
-    """
-    import torch
-
-    if _version(torch) < _OLDEST:
-        raise RuntimeError(f"nofrag needs PyTorch 2.1 or newer, and this is {torch.__version__}")
-    if not hasattr(torch.cuda.memory, "CUDAPluggableAllocator") or torch.version.cuda is None:
-        raise RuntimeError(f"this PyTorch ({torch.__version__}) was built without CUDA")
-    if torch.cuda.is_initialized():
-        raise RuntimeError(
-            "nofrag_torch.install() came too late: CUDA is in use in this process already. "
-            "Call it right after `import torch`."
-        )
-    opened = library.current(path)
+def install(torch, opened):
+    """Makes `opened` (nofrag.Library) the current allocator; returns PyTorch's object."""
     plugin = torch.cuda.memory.CUDAPluggableAllocator(opened.path, "nofrag_torch_alloc", "nofrag_torch_free")
     inner = plugin.allocator()
     for setter, function in _SETTERS.items():

@@ -170,7 +170,12 @@ TraceSummary summarize(const std::string& path, const Trace& trace) {
           trace.streams.size(),
           trace.peak_live,
           trace.live_at_end,
-          trace.duration_us()};
+          trace.duration_us(),
+          round_up(trace.peak_live, 2 * kMiB),
+          trace.device,
+          trace.device_name,
+          false,
+          trace.notes};
 }
 
 ordered_json replay_json(const std::vector<TraceReport>& reports) {

@@ -31,6 +31,11 @@ struct TraceSummary {
   Bytes peak_live;
   Bytes live_at_end;
   std::uint64_t duration_us = 0;
+  Bytes peak_live_granules;  // most 2 MiB granules that the live bytes could be packed into at once
+  std::uint64_t device = 0;
+  std::string device_name;
+  bool several_devices = false;  // the file has others too
+  std::vector<std::string> notes;
 };
 TraceSummary summarize(const std::string& path, const Trace& trace);
 

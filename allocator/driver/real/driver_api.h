@@ -58,8 +58,12 @@
   NOFRAG_CUDA_ENTRY(stream_synchronize, cuStreamSynchronize, "cuStreamSynchronize")
 
 // Entries of newer drivers: nullptr where the driver does not have them.
-#define NOFRAG_CUDA_OPTIONAL_ENTRIES(NOFRAG_CUDA_ENTRY) \
-  NOFRAG_CUDA_ENTRY(stream_get_id, cuStreamGetId, "cuStreamGetId")
+#define NOFRAG_CUDA_OPTIONAL_ENTRIES(NOFRAG_CUDA_ENTRY)                                           \
+  NOFRAG_CUDA_ENTRY(stream_get_id, cuStreamGetId, "cuStreamGetId")                                \
+  NOFRAG_CUDA_ENTRY(                                                                              \
+      export_handle, cuMemExportToShareableHandle, "cuMemExportToShareableHandle")                \
+  NOFRAG_CUDA_ENTRY(                                                                              \
+      import_handle, cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle")
 
 namespace nofrag {
 

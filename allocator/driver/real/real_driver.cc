@@ -252,6 +252,33 @@ Status RealDriver::release(HandleId handle) {
   return timed(DriverCall::kRelease, kNoContext, true, [&] { return api_->release(handle.raw); });
 }
 
+Result<int> RealDriver::export_handle(HandleId handle) {
+  if (api_->export_handle == nullptr) {
+    return Errc::kNotSupported;
+  }
+  int descriptor = -1;
+  const int result = api_->export_handle(
+      &descriptor, handle.raw, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  return result == CUDA_SUCCESS ? Result<int>(descriptor) : Result<int>(error_of(result));
+}
+
+Result<HandleId> RealDriver::import_handle(DeviceOrdinal device, int descriptor) {
+  if (!valid(device)) {
+    return invalid_device();
+  }
+  if (api_->import_handle == nullptr) {
+    return Errc::kNotSupported;
+  }
+  unsigned long long handle = 0;
+  // The driver takes the descriptor's number by value, as a pointer.
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  void* const os_handle = reinterpret_cast<void*>(static_cast<std::uintptr_t>(descriptor));
+  const int result =
+      api_->import_handle(&handle, os_handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  return result == CUDA_SUCCESS ? Result<HandleId>(HandleId{handle})
+                                : Result<HandleId>(error_of(result));
+}
+
 Result<VirtAddr> RealDriver::reserve(Bytes size, Bytes alignment) {
   CUdeviceptr address = 0;
   const Status status = timed(DriverCall::kReserve, kNoContext, true, [&] {

@@ -55,6 +55,8 @@ class RealDriver final : public Driver {
   Result<MemoryInfo> memory_info(DeviceOrdinal device) override;
   Result<HandleId> create(DeviceOrdinal device, Bytes size) override;
   Status release(HandleId handle) override;
+  Result<int> export_handle(HandleId handle) override;
+  Result<HandleId> import_handle(DeviceOrdinal device, int descriptor) override;
   Result<VirtAddr> reserve(Bytes size, Bytes alignment) override;
   Status free_range(VirtAddr address, Bytes size) override;
   Status map(VirtAddr address, Bytes size, HandleId handle) override;

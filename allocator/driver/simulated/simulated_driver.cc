@@ -1,6 +1,9 @@
 // The calls of Driver. The control surface is in simulated_control.cc.
 #include "driver/simulated/simulated_driver.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <mutex>
 
@@ -10,6 +13,12 @@ namespace nofrag {
 namespace {
 
 using Guard = std::lock_guard<RankedMutex>;
+
+// What an exported descriptor holds: whose handle it is.
+struct ExportedHandle {
+  const SimulatedDriver* driver = nullptr;
+  std::uint64_t handle = 0;
+};
 
 }  // namespace
 
@@ -106,6 +115,34 @@ Result<HandleId> SimulatedDriver::create(DeviceOrdinal device, Bytes size) {
     charge_refusal(price, DriverCall::kCreate, size);
   }
   return result;
+}
+
+Result<int> SimulatedDriver::export_handle(HandleId handle) {
+  const Guard lock(mutex_);
+  if (memory_.handle_size(handle).is_zero()) {
+    return simulated_invalid();
+  }
+  const ExportedHandle exported{this, handle.raw};
+  const int descriptor = ::memfd_create("nofrag-simulated-memory", MFD_CLOEXEC);
+  if (descriptor < 0 || ::write(descriptor, &exported, sizeof exported) !=
+                            static_cast<ssize_t>(sizeof exported)) {
+    return Errc::kDriverFailure;
+  }
+  return descriptor;
+}
+
+Result<HandleId> SimulatedDriver::import_handle(DeviceOrdinal device, int descriptor) {
+  const Guard lock(mutex_);
+  ExportedHandle exported;
+  if (!valid(device) || ::pread(descriptor, &exported, sizeof exported, 0) !=
+                            static_cast<ssize_t>(sizeof exported)) {
+    return simulated_invalid();
+  }
+  const HandleId handle{exported.handle};
+  if (exported.driver != this || !memory_.retain(handle)) {
+    return simulated_invalid();
+  }
+  return handle;
 }
 
 Status SimulatedDriver::release(HandleId handle) {

@@ -149,8 +149,25 @@ Status SimulatedMemory::release(HandleId id) {
   if (it == handles_.end() || it->second.released) {
     return simulated_invalid();
   }
+  if (it->second.imports > 0) {
+    --it->second.imports;
+    return {};
+  }
   it->second.released = true;
   drop_if_unused(it);
+  return {};
+}
+
+Status SimulatedMemory::retain(HandleId id) {
+  const auto it = handles_.find(id.raw);
+  if (it == handles_.end() || it->second.plain) {
+    return simulated_invalid();
+  }
+  if (it->second.released) {
+    it->second.released = false;  // only mappings kept it alive
+  } else {
+    ++it->second.imports;
+  }
   return {};
 }
 

@@ -81,6 +81,8 @@ class SimulatedMemory {
 
   Result<HandleId> create(int device, Bytes size);
   Status release(HandleId id);
+  // One more reference to a handle that lives, which needs a release of its own.
+  Status retain(HandleId id);
   Result<VirtAddr> reserve(Bytes size, Bytes alignment);
   Status free_range(VirtAddr address, Bytes size);
   Status map(VirtAddr address, Bytes size, HandleId id);
@@ -128,6 +130,7 @@ class SimulatedMemory {
   struct Handle {
     int device = 0;
     bool released = false;
+    std::uint32_t imports = 0;  // further references, each to be released
     bool plain = false;  // backs a malloc
     std::uint32_t mappings = 0;
     Bytes size;

@@ -13,10 +13,6 @@ constexpr std::uint32_t kIndexBits = 32;
 constexpr std::uint64_t kFirstCreated = 0x5500'0000'0000;
 constexpr std::uint64_t kCreatedStep = 0x400;
 
-Error invalid() {
-  return simulated_error(Errc::kInvalidArgument);
-}
-
 bool overlap(const PhysicalPiece& a, const PhysicalPiece& b) {
   return a.handle == b.handle && a.begin < b.end && b.begin < a.end;
 }
@@ -205,7 +201,7 @@ Result<EventId> SimulatedStreams::create_event(int device) {
 Status SimulatedStreams::destroy_event(int device, EventId id) {
   Event* event = find_event(device, id);
   if (event == nullptr) {
-    return invalid();
+    return simulated_invalid();
   }
   event->live = false;
   ++event->generation;
@@ -217,7 +213,7 @@ Status SimulatedStreams::destroy_event(int device, EventId id) {
 Status SimulatedStreams::record(int device, EventId id, StreamId stream) {
   Event* event = find_event(device, id);
   if (event == nullptr) {
-    return invalid();
+    return simulated_invalid();
   }
   const std::uint32_t index = index_of(device, stream);
   event->capture = streams_[index].capture;
@@ -228,7 +224,7 @@ Status SimulatedStreams::record(int device, EventId id, StreamId stream) {
 Status SimulatedStreams::query(int device, EventId id) {
   const Event* event = find_event(device, id);
   if (event == nullptr) {
-    return invalid();
+    return simulated_invalid();
   }
   if (event->capture != 0) {
     return refuse(event->capture, kCapturedEvent);
@@ -240,7 +236,7 @@ Status SimulatedStreams::query(int device, EventId id) {
 Status SimulatedStreams::synchronize_event(int device, EventId id, double* waited_us) {
   const Event* event = find_event(device, id);
   if (event == nullptr) {
-    return invalid();
+    return simulated_invalid();
   }
   if (event->capture != 0) {
     return refuse(event->capture, kCapturedEvent);
@@ -288,7 +284,7 @@ Status SimulatedStreams::wait(int device, StreamId stream, EventId id) {
   const std::uint64_t slot = (id.raw & ((std::uint64_t{1} << kIndexBits) - 1)) - 1;
   const Event* event = slot < events_.size() ? find_event(events_[slot].device, id) : nullptr;
   if (event == nullptr) {
-    return invalid();
+    return simulated_invalid();
   }
   const std::uint32_t index = index_of(device, stream);
   Stream& waiter = streams_[index];
@@ -322,7 +318,7 @@ Status SimulatedStreams::wait(int device, StreamId stream, EventId id) {
 
 Status SimulatedStreams::refuse(std::uint32_t capture, int driver_code) {
   if (!captures_[capture].open) {
-    return invalid();  // an event whose capture is over (measured: 1, not 907)
+    return simulated_invalid();  // an event whose capture is over (measured: 1, not 907)
   }
   captures_[capture].invalidated = true;
   return Error{Errc::kCapturing, driver_code};

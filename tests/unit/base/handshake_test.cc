@@ -2,12 +2,22 @@
 // both change inside is plain memory: ThreadSanitizer sees whether the door orders it.
 #include "base/handshake.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <iterator>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 namespace nofrag {
 namespace {
@@ -142,6 +152,64 @@ TEST(Handshake, ManyDoorsBehindOneFence) {
     moved += rooms[i].content;
   }
   EXPECT_EQ(moved, expected);
+}
+
+// Forbids the process, for good, to call membarrier, as a sandbox does that closes after the start. False if it
+// may not.
+bool forbid_membarrier() {
+  sock_filter rules[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{static_cast<unsigned short>(std::size(rules)), rules};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0 &&
+         ::syscall(SYS_membarrier, 0, 0, 0) == -1;
+}
+
+TEST(Handshake, ASandboxThatForbidsTheFenceLaterSlowsItDown) {
+  constexpr int kSkipped = 77;
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    Handshake door;
+    fence_everywhere();
+    if (!forbid_membarrier()) {
+      ::_exit(kSkipped);
+    }
+    std::atomic<bool> stop{false};
+    std::uint64_t counter = 0;
+    std::uint64_t passed = 0;
+    std::thread owner([&] {
+      while (!stop.load(std::memory_order_relaxed)) {
+        if (door.enter()) {
+          ++counter;
+          ++passed;
+          door.leave();
+        }
+      }
+    });
+    constexpr std::uint64_t kCloses = 50;
+    for (std::uint64_t i = 0; i < kCloses; ++i) {
+      door.close();
+      fence_everywhere();
+      door.await();
+      ++counter;
+      door.open();
+    }
+    stop = true;
+    owner.join();
+    ::_exit(counter == passed + kCloses ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  if (WEXITSTATUS(status) == kSkipped) {
+    GTEST_SKIP() << "no filters of system calls here";
+  }
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "an increment was lost";
 }
 
 }  // namespace

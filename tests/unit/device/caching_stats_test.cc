@@ -94,6 +94,36 @@ TEST_P(CachingStats, RandomProgramsOfTwoThreadsAndStreams) {
   allocator_->check();
 }
 
+// With many threads a peak may be too high by what they keep; never too low.
+TEST_P(CachingStats, RandomProgramsOfManyThreads) {
+  open();
+  std::mt19937_64 random(static_cast<std::uint64_t>(GetParam()) + 200);
+  std::vector<std::unique_ptr<TaskThread>> crowd;
+  while (crowd.size() < 6) {
+    crowd.push_back(std::make_unique<TaskThread>());
+  }
+  Bytes most_kept;
+  for (int i = 0; i < 2500; ++i) {
+    crowd[random() % crowd.size()]->run([&] { step(random, kA); });
+    const DeviceStats s = stats();
+    most_kept = std::max(most_kept, s.kept);
+    EXPECT_LE(s.peak_live, peak_ + most_kept);
+    if (i % 7 == 0) {
+      expect_mine();
+    }
+    if (i % 800 == 799) {
+      allocator_->reset_peaks();
+      peak_ = live_;
+      EXPECT_EQ(stats().peak_live, live_) << "nobody is at work";
+      most_kept = stats().kept;
+    }
+    if (HasFailure()) {
+      FAIL() << "step " << i;
+    }
+  }
+  allocator_->check();
+}
+
 INSTANTIATE_TEST_SUITE_P(Seeds, CachingStats, testing::Range(1, 7));
 
 class CachingPeaks : public CacheFixture {};

@@ -18,6 +18,8 @@ constexpr Bytes kPlenty = kGiB;
 
 class DepotThreads : public testing::Test {
  protected:
+  DepotThreads() { depot_.add_thread(2); }
+
   void make(std::size_t count, Bytes size) {
     for (std::size_t i = 0; i < count; ++i) {
       Block& block = blocks_.emplace_back();
@@ -51,7 +53,7 @@ TEST_F(DepotThreads, ProducerAndConsumer) {
   KeptBlocks kept(kStream, clock_, depot_);
   std::size_t taken = 0;
   for (bool last = false;;) {
-    if (Block* block = kept.take(size, true, 0)) {
+    if (Block* block = kept.take(size, Fit::kExact, 0)) {
       EXPECT_EQ(block->requested, Bytes(1)) << "a block came twice";
       block->requested = Bytes(2);
       ++taken;
@@ -102,7 +104,7 @@ TEST_F(DepotThreads, BothWays) {
       }
       for (const Bytes size : sizes) {
         while (own.size() < kEach + (random >> 56)) {
-          Block* block = kept.take(size, true, 0);
+          Block* block = kept.take(size, Fit::kExact, 0);
           if (block == nullptr) {
             break;
           }

@@ -1,6 +1,7 @@
 // KeptBlocks and Depot against the simplest model: a set of the blocks that were put and not yet taken.
 #include "heap/kept_blocks.h"
 
+#include <array>
 #include <deque>
 #include <random>
 #include <set>
@@ -77,14 +78,14 @@ TEST_F(KeptBlocksTest, TheBlockPutLastComesFirst) {
   ASSERT_TRUE(kept_.put(first, kPlenty));
   ASSERT_TRUE(kept_.put(second, kPlenty));
   EXPECT_EQ(kept_.bytes(), 8 * kKiB);
-  EXPECT_EQ(kept_.take(4 * kKiB, true, 0), second);
-  EXPECT_EQ(kept_.take(4 * kKiB, false, 0), first);
-  EXPECT_EQ(kept_.take(4 * kKiB, false, 0), nullptr);
+  EXPECT_EQ(kept_.take(4 * kKiB, Fit::kExact, 0), second);
+  EXPECT_EQ(kept_.take(4 * kKiB, Fit::kEighth, 0), first);
+  EXPECT_EQ(kept_.take(4 * kKiB, Fit::kEighth, 0), nullptr);
   EXPECT_EQ(kept_.bytes(), Bytes(0));
 }
 
 // All pairs of a kept size and a request around every border of a class.
-TEST_F(KeptBlocksTest, NeverASmallerBlockNorOneMoreThanAnEighthLarger) {
+TEST_F(KeptBlocksTest, NeverASmallerBlockNorOneLargerThanMayBe) {
   std::set<std::uint64_t> sizes;
   for (std::uint64_t units = 1; units <= 2048; ++units) {
     const Bytes size(units * 512);
@@ -97,13 +98,16 @@ TEST_F(KeptBlocksTest, NeverASmallerBlockNorOneMoreThanAnEighthLarger) {
   for (const std::uint64_t have : sizes) {
     Block* block = make(Bytes(have));
     for (const std::uint64_t want : sizes) {
-      for (const bool exact : {false, true}) {
+      const std::uint32_t above =
+          KeptBlocks::class_of(Bytes(have)) - KeptBlocks::class_of(Bytes(want));
+      for (const Fit fit : {Fit::kExact, Fit::kEighth, Fit::kDouble}) {
         ASSERT_TRUE(kept_.put(block, kPlenty));
-        Block* taken = kept_.take(Bytes(want), exact, 0);
-        const bool allowed = exact ? have == want : have >= want && have <= want + want / 8;
-        // Looked for are the request's own class and the next.
+        Block* taken = kept_.take(Bytes(want), fit, 0);
         const bool fits =
-            allowed && KeptBlocks::class_of(Bytes(have)) <= KeptBlocks::class_of(Bytes(want)) + 1;
+            have >= want && (fit == Fit::kExact    ? have == want
+                             : fit == Fit::kEighth ? have <= want + want / 8 && above <= 1
+                                                   : above <= 7);
+        ASSERT_TRUE(!fits || fit != Fit::kDouble || want < 4096 || have <= 2 * want);
         ASSERT_EQ(taken, fits ? block : nullptr) << have << " kept, " << want << " wanted";
         ASSERT_EQ(listed(kept_.take_all()).size(), fits ? 0U : 1U);
       }
@@ -114,12 +118,12 @@ TEST_F(KeptBlocksTest, NeverASmallerBlockNorOneMoreThanAnEighthLarger) {
 TEST_F(KeptBlocksTest, LargeBlocksServeTheirVerySizeAndEpoch) {
   Block* block = make(3 * kMiB, 7);
   ASSERT_TRUE(kept_.put_large(block, kPlenty));
-  EXPECT_EQ(kept_.take(3 * kMiB, false, 8), nullptr);
-  EXPECT_EQ(kept_.take(3 * kMiB - Bytes(512), false, 7), nullptr);
-  EXPECT_EQ(kept_.take(3 * kMiB + Bytes(512), false, 7), nullptr);
+  EXPECT_EQ(kept_.take(3 * kMiB, Fit::kEighth, 8), nullptr);
+  EXPECT_EQ(kept_.take(3 * kMiB - Bytes(512), Fit::kEighth, 7), nullptr);
+  EXPECT_EQ(kept_.take(3 * kMiB + Bytes(512), Fit::kEighth, 7), nullptr);
   EXPECT_EQ(kept_.bytes(), 3 * kMiB);
-  EXPECT_EQ(kept_.take(3 * kMiB, true, 7), block);
-  EXPECT_EQ(kept_.take(3 * kMiB, true, 7), nullptr);
+  EXPECT_EQ(kept_.take(3 * kMiB, Fit::kExact, 7), block);
+  EXPECT_EQ(kept_.take(3 * kMiB, Fit::kExact, 7), nullptr);
   EXPECT_EQ(kept_.bytes(), Bytes(0));
 }
 
@@ -137,6 +141,7 @@ TEST_F(KeptBlocksTest, LargeBlocksAreFewAndBounded) {
 }
 
 TEST_F(KeptBlocksTest, NoMoreThanMostIsKeptHereAndInTheDepot) {
+  depot_.add_thread(2);
   std::mt19937_64 random(1);
   const Bytes most = 96 * kKiB;
   Bytes accepted;
@@ -151,7 +156,71 @@ TEST_F(KeptBlocksTest, NoMoreThanMostIsKeptHereAndInTheDepot) {
   EXPECT_EQ(sum(listed(kept_.take_all())) + sum(listed(depot_.take_all())), accepted);
 }
 
+// While nobody else knows the stream nothing goes to the depot, and what it might hold is kept here.
+TEST_F(KeptBlocksTest, AloneAThreadKeepsAllToItself) {
+  depot_.add_thread(1);
+  const Bytes size = 8 * kKiB;
+  const Bytes most = kMiB;
+  std::vector<Block*> put;
+  while (kept_.put(make(size), most)) {
+    put.push_back(&blocks_.back());
+  }
+  EXPECT_EQ(kept_.bytes(), 2 * most);
+  EXPECT_EQ(depot_.bytes(), Bytes(0));
+  // Now there are two: the stack goes to the depot, whole.
+  EXPECT_EQ(kept_.take(size, Fit::kExact, 0), put.back());
+  depot_.add_thread(1);
+  EXPECT_FALSE(kept_.put(put.back(), most)) << "too much for the depot";
+  const std::vector<Block*> older = listed(kept_.take_down_to(most));
+  EXPECT_EQ(older.size(), put.size() / 2);
+  EXPECT_EQ(older.back(), put.front()) << "what was kept first goes";
+  EXPECT_TRUE(kept_.put(put.back(), most));
+  EXPECT_EQ(kept_.bytes(), most);
+  EXPECT_TRUE(kept_.put(make(size), most));
+  EXPECT_EQ(kept_.bytes(), 2 * size);
+  EXPECT_EQ(depot_.bytes(), most - size);
+}
+
+TEST_F(KeptBlocksTest, WhatHasMostGoesFirst) {
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(kept_.put(make(4 * kKiB), kPlenty));
+  }
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE(kept_.put(make(512 * kKiB), kPlenty));
+  }
+  const Bytes before = kept_.bytes();
+  const std::vector<Block*> gone = listed(kept_.take_down_to(kMiB));
+  EXPECT_EQ(sum(gone) + kept_.bytes(), before);
+  EXPECT_LE(kept_.bytes(), kMiB);
+  for (const Block* block : gone) {
+    EXPECT_EQ(block->size, 512 * kKiB);
+  }
+  EXPECT_EQ(listed(kept_.take_down_to(Bytes(0))).size() + gone.size(), 108U);
+  EXPECT_EQ(kept_.bytes(), Bytes(0));
+  EXPECT_EQ(kept_.take(4 * kKiB, Fit::kDouble, 0), nullptr);
+}
+
+TEST_F(KeptBlocksTest, TheNearestClassAboveServesWithWhatTheDepotHas) {
+  KeptBlocks other(kStream, clock_, depot_);
+  depot_.add_thread(2);
+  for (const std::uint64_t kib : {64U, 96U, 100U, 200U}) {
+    for (std::uint32_t i = 0; i < 3 * KeptBlocks::batch(KeptBlocks::class_of(Bytes(kib * 1024)));
+         ++i) {
+      ASSERT_TRUE(other.put(make(Bytes(kib * 1024)), kPlenty));
+    }
+  }
+  ASSERT_TRUE(kept_.put(make(112 * kKiB), kPlenty));
+  EXPECT_EQ(kept_.take(62 * kKiB, Fit::kDouble, 0)->size, 64 * kKiB)
+      << "its own class's, of the depot";
+  EXPECT_EQ(kept_.take(72 * kKiB, Fit::kDouble, 0)->size, 112 * kKiB) << "what is at hand";
+  EXPECT_EQ(kept_.take(72 * kKiB, Fit::kDouble, 0)->size, 96 * kKiB) << "the nearest in the depot";
+  EXPECT_EQ(kept_.take(72 * kKiB, Fit::kEighth, 0), nullptr);
+  EXPECT_EQ(kept_.take(112 * kKiB, Fit::kDouble, 0)->size, 200 * kKiB);
+  EXPECT_EQ(kept_.take(101 * kKiB, Fit::kExact, 0), nullptr);
+}
+
 TEST_F(KeptBlocksTest, FullMagazinesGoToTheDepotAndComeBackToAnother) {
+  depot_.add_thread(2);
   const Bytes size = 8 * kKiB;
   const std::uint32_t batch = KeptBlocks::batch(KeptBlocks::class_of(size));
   std::set<Block*> put;
@@ -162,12 +231,12 @@ TEST_F(KeptBlocksTest, FullMagazinesGoToTheDepotAndComeBackToAnother) {
   EXPECT_EQ(depot_.bytes(), size * (2 * batch)) << "two magazines stay";
   KeptBlocks other(kStream, clock_, depot_);
   std::set<Block*> taken;
-  while (Block* block = other.take(size, true, 0)) {
+  while (Block* block = other.take(size, Fit::kExact, 0)) {
     EXPECT_TRUE(taken.insert(block).second);
     EXPECT_EQ(other.bytes() + depot_.bytes(), size * (2 * batch - taken.size()));
   }
   EXPECT_EQ(taken.size(), 2 * batch);
-  while (Block* block = kept_.take(size, true, 0)) {
+  while (Block* block = kept_.take(size, Fit::kExact, 0)) {
     EXPECT_TRUE(taken.insert(block).second);
   }
   EXPECT_EQ(taken, put);
@@ -181,12 +250,13 @@ TEST_F(KeptBlocksTest, AMagazineOfOtherSizesStaysForThem) {
   for (int i = 0; i < 12; ++i) {
     ASSERT_TRUE(kept_.put(make(small), kPlenty));
   }
-  EXPECT_EQ(kept_.take(large, false, 0), nullptr);
-  EXPECT_EQ(kept_.take(large, true, 0), nullptr);
+  EXPECT_EQ(kept_.take(large, Fit::kEighth, 0), nullptr);
+  EXPECT_EQ(kept_.take(large, Fit::kExact, 0), nullptr);
   EXPECT_EQ(listed(kept_.take_all()).size(), 12U);
 }
 
 TEST_F(KeptBlocksTest, TheDepotGoesDownToWhatIsAsked) {
+  depot_.add_thread(2);
   const Bytes most = 4 * kMiB;
   for (int i = 0; i < 2000; ++i) {
     kept_.put(make(Bytes(512 * (1 + static_cast<std::uint64_t>(i) % 64))), most);
@@ -203,6 +273,7 @@ TEST_F(KeptBlocksTest, TheDepotGoesDownToWhatIsAsked) {
 }
 
 TEST_F(KeptBlocksTest, OfOneClassNoMoreGoesThanIsAsked) {
+  depot_.add_thread(2);
   const Bytes size = 8 * kKiB;
   const Bytes batch = size * KeptBlocks::batch(KeptBlocks::class_of(size));
   while (depot_.bytes() < 8 * kMiB) {
@@ -217,6 +288,7 @@ TEST_F(KeptBlocksTest, OfOneClassNoMoreGoesThanIsAsked) {
 TEST_F(KeptBlocksTest, RandomProgramsLoseNothingAndInventNothing) {
   std::mt19937_64 random(2);
   KeptBlocks other(kStream, clock_, depot_);
+  depot_.add_thread(2);
   const Bytes most = kMiB;
   std::vector<Block*> free;
   std::set<Block*> in;
@@ -245,12 +317,14 @@ TEST_F(KeptBlocksTest, RandomProgramsLoseNothingAndInventNothing) {
         ASSERT_TRUE(in.insert(block).second);
       }
     } else if (dice < 990) {
-      const bool exact = random() % 4 == 0;
+      const Fit fit = std::array{Fit::kExact, Fit::kEighth, Fit::kDouble}[random() % 3];
       const Bytes size = blocks_[random() % blocks_.size()].size;
-      if (Block* block = cache.take(size, exact, 0)) {
+      if (Block* block = cache.take(size, fit, 0)) {
         ASSERT_EQ(in.erase(block), 1U);
         ASSERT_GE(block->size, size);
-        ASSERT_LE(block->size, exact ? size : size + Bytes(size.count() / 8));
+        if (fit != Fit::kDouble) {
+          ASSERT_LE(block->size, fit == Fit::kExact ? size : size + Bytes(size.count() / 8));
+        }
         free.push_back(block);
       }
     } else if (dice < 993) {
@@ -258,6 +332,7 @@ TEST_F(KeptBlocksTest, RandomProgramsLoseNothingAndInventNothing) {
       ASSERT_EQ(cache.bytes(), Bytes(0));
     } else if (dice < 996) {
       take_in(depot_.take_down_to(depot_.bytes() - Bytes(depot_.bytes().count() / 8)));
+      take_in(cache.take_down_to(Bytes(random() % most.count())));
     } else if (dice < 997) {
       take_in(depot_.take_all());
       ASSERT_EQ(depot_.bytes(), Bytes(0));

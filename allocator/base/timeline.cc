@@ -1,0 +1,123 @@
+#include "base/timeline.h"
+
+#include <algorithm>
+
+namespace nofrag {
+namespace {
+
+// A rise or fall of less than this share of the peak is noise.
+constexpr std::uint64_t kSwingShare = 64;
+
+}  // namespace
+
+Stretch merged(const Stretch& earlier, const Stretch& later) {
+  Stretch both = later;
+  both.start_us = earlier.start_us;
+  both.max_live = std::max(earlier.max_live, later.max_live);
+  both.min_live = std::min(earlier.min_live, later.min_live);
+  both.low_blocks = earlier.min_live < later.min_live ? earlier.low_blocks : later.low_blocks;
+  both.largest_request = std::max(earlier.largest_request, later.largest_request);
+  return both;
+}
+
+void Track::add(const Stretch& stretch) {
+  if (size_ == kMost) {
+    constexpr std::size_t kQuarter = kMost / 4;
+    for (std::size_t i = 0; i < kQuarter; ++i) {
+      entries_[i] = merged(entries_[2 * i], entries_[2 * i + 1]);
+    }
+    std::copy(entries_.begin() + 2 * kQuarter, entries_.end(), entries_.begin() + kQuarter);
+    size_ = kMost - kQuarter;
+    ++merges_;
+  }
+  entries_[size_++] = stretch;
+}
+
+Stretch Timeline::current(std::uint64_t now_us) const {
+  Stretch stretch;
+  stretch.start_us = last_us_;
+  stretch.end_us = now_us;
+  stretch.max_live = std::max(max_live_, live_);
+  stretch.min_live = std::min(min_live_, live_);
+  stretch.end_live = live_;
+  stretch.low_blocks = live_ < min_live_ ? blocks_ : min_blocks_;
+  stretch.largest_request = largest_request_;
+  stretch.allocations = allocations_;
+  stretch.frees = frees_;
+  stretch.allocated_bytes = allocated_bytes_;
+  return stretch;
+}
+
+void Timeline::close_window(std::uint64_t now_us) {
+  if (!started_) {
+    started_ = true;
+    start_us_ = now_us;
+    last_us_ = now_us;
+    cycle_start_us_ = now_us;
+    tick_.start_us = now_us;
+    tick_.min_live = UINT64_MAX;
+  }
+  ++closes_;
+  if (now_us - last_us_ > pause_us_) {
+    pause_us_ = now_us - last_us_;
+    // It lay somewhere in this window: what is known for certain is how things stood before.
+    live_at_pause_ = windows_.size() == 0 ? 0 : windows_[windows_.size() - 1].end_live;
+    seen_before_pause_ = seen_at_close_;
+    after_pause_bytes_ = 0;
+    new_after_pause_bytes_ = 0;
+  }
+  const Stretch window = current(now_us);
+  windows_.add(window);
+  least_swing_ = std::max(least_swing_, window.max_live / kSwingShare);
+  cycle_largest_ = std::max(cycle_largest_, largest_request_);
+  const std::uint64_t tick_start = tick_.start_us;
+  tick_ = tick_.end_us == 0 ? window : merged(tick_, window);
+  tick_.start_us = tick_start;
+  if (now_us - tick_.start_us >= kTickUs) {
+    ticks_.add(tick_);
+    tick_ = Stretch{};
+    tick_.start_us = now_us;
+    tick_.min_live = UINT64_MAX;
+  }
+  last_us_ = now_us;
+  seen_at_close_ = seen_;
+  largest_request_ = 0;
+  max_live_ = live_;
+  min_live_ = live_;
+  min_blocks_ = blocks_;
+  // Every event at first, so that a short job has a history too.
+  if (windows_.size() == Track::kMost && window_events_ < kLongestWindow) {
+    window_events_ *= 2;
+  }
+  until_window_ = window_events_;
+}
+
+void Timeline::rose(std::uint64_t live) {
+  Stretch cycle = current(last_us_);
+  cycle.start_us = cycle_start_us_;
+  cycle.max_live = high_;
+  cycle.min_live = low_;
+  cycle.end_live = low_;
+  cycle.low_blocks = low_blocks_;
+  cycle.largest_request = std::max(cycle_largest_, largest_request_);
+  cycles_.add(cycle);
+  ++cycle_count_;
+  cycle_start_us_ = last_us_;
+  cycle_largest_ = 0;
+  falling_ = false;
+  last_low_ = low_;
+  high_ = live;
+}
+
+void Timeline::note_churn(std::uint64_t live) {
+  constexpr std::uint64_t kLeastShare = 50;
+  if (freed_bytes_ * kLeastShare >= live + freed_bytes_) {
+    churning_ = true;
+    live_at_churn_ = live;
+    allocated_at_churn_ = allocated_bytes_;
+    allocations_at_churn_ = allocations_;
+    last_low_ = std::max(last_low_, live);
+  }
+}
+
+}  // namespace nofrag

@@ -1,0 +1,44 @@
+// explain: the parts of `nofrag explain`: from a text or a trace to a Failure, and the verdict as JSON.
+//
+// Layer: cli. Owns: values. Units: bytes. Threads: none. Failure: InputError for a file that cannot be
+// read; what can be read and makes no sense is an Explained with cause unknown.
+// Cost: a trace is played through allocator models, a text is read once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/timeline.h"
+#include "cli/commands.h"
+#include "diagnose/failure.h"
+#include "trace/trace.h"
+
+namespace nofrag {
+
+struct Explained {
+  std::string kind;  // "message", "trace" or "nothing"
+  Failure failure;
+  Diagnosis diagnosis;
+  std::unique_ptr<Timeline> timeline;  // what failure.timeline points to
+};
+
+[[nodiscard]] Explained explain_text(std::string_view bytes);
+
+// A trace up to its event `failing`, whose request is refused by a device of `capacity` bytes.
+struct TraceFailure {
+  std::uint64_t failing = 0;
+  Bytes capacity;
+  Bytes reserved;  // what the allocator that failed held then
+  std::string allocator;
+};
+[[nodiscard]] Explained explain_failure(const Trace& trace, const TraceFailure& where);
+// Finds where the trace fails under the arguments' allocator and capacity.
+[[nodiscard]] Explained explain_trace(const Trace& trace, const ExplainArguments& arguments);
+
+[[nodiscard]] std::string explain_json(const Explained& explained);
+[[nodiscard]] std::string explain_page(const Explained& explained);
+
+}  // namespace nofrag

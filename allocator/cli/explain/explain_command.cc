@@ -1,0 +1,134 @@
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include "cli/explain/explain.h"
+#include "cli/replay/replay_session.h"
+#include "trace/load_trace.h"
+#include "trace/packed_format.h"
+
+namespace nofrag {
+namespace {
+
+// Of a text that is longer, the beginning and the end: a log's last message is what counts.
+constexpr std::size_t kMostHead = std::size_t{8} << 20;
+constexpr std::size_t kMostTail = std::size_t{8} << 20;
+constexpr std::size_t kChunk = std::size_t{1} << 16;
+
+struct Input {
+  std::string head;
+  std::string tail;
+  std::size_t total = 0;
+
+  [[nodiscard]] bool whole() const { return total == head.size() + tail.size(); }
+  [[nodiscard]] std::string text() const { return head + (whole() ? "" : "\n") + tail; }
+};
+
+bool begins(std::string_view text, std::string_view with) {
+  return text.substr(0, with.size()) == with;
+}
+
+// A trace is known by how it begins. What begins like this and is none is corrupt.
+bool is_trace(std::string_view head) {
+  return begins(head, "\x1f\x8b") || looks_packed(head) || begins(head, "time_us,op,id") ||
+         begins(head, "\xef\xbb\xbftime_us,op,id");
+}
+
+// Data of some program, and no text that a person would paste.
+bool is_data(std::string_view head) {
+  return is_trace(head) || begins(head, "\x80") || begins(head, "PK") || begins(head, "{") ||
+         begins(head, "[");
+}
+
+void append(Input* input, std::string_view chunk, bool keep_all) {
+  input->total += chunk.size();
+  const std::size_t room =
+      keep_all ? chunk.size() : kMostHead - std::min(kMostHead, input->head.size());
+  input->head.append(chunk.substr(0, room));
+  input->tail.append(chunk.substr(std::min(room, chunk.size())));
+  if (input->tail.size() > 2 * kMostTail) {
+    input->tail.erase(0, input->tail.size() - kMostTail);
+  }
+}
+
+Input read_input(const std::string& path) {
+  const bool standard = path == "-";
+  const std::string name = standard ? "standard input" : path;
+  struct stat info {};
+  if (!standard && ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
+    throw InputError(name + ": cannot be read (it is a directory)");
+  }
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> opened(
+      standard ? nullptr : std::fopen(path.c_str(), "rb"),
+      [](std::FILE* file) { return std::fclose(file); });
+  std::FILE* file = standard ? stdin : opened.get();
+  if (file == nullptr) {
+    throw InputError(name + ": cannot be read (" + std::strerror(errno) + ")");
+  }
+  Input input;
+  std::vector<char> chunk(kChunk);
+  std::size_t got = 0;
+  while ((got = std::fread(chunk.data(), 1, chunk.size(), file)) > 0) {
+    const std::string_view bytes(chunk.data(), got);
+    // Standard input cannot be read twice.
+    append(&input, bytes, standard && is_data(input.head.empty() ? bytes : input.head));
+  }
+  if (std::ferror(file) != 0) {
+    throw InputError(name + ": cannot be read (" + std::strerror(errno) + ")");
+  }
+  return input;
+}
+
+std::optional<Trace> read_trace(const std::string& path,
+                                const Input& input,
+                                const std::string& format) {
+  const TraceFormat as = parse_input_format(format);
+  Trace trace;
+  const std::optional<TraceError> error =
+      path == "-" ? load_trace_from_memory(input.head, "standard input", as, &trace)
+                  : load_trace(path, as, &trace);
+  if (!error) {
+    return trace;
+  }
+  if (format != "auto" || is_trace(input.head)) {
+    throw InputError(error->message());
+  }
+  return std::nullopt;
+}
+
+Explained explain(const ExplainArguments& arguments) {
+  const Input input = read_input(arguments.input);
+  const bool trace_first = arguments.format != "auto" || is_data(input.head);
+  std::optional<Trace> trace;
+  if (trace_first) {
+    trace = read_trace(arguments.input, input, arguments.format);
+  }
+  if (trace) {
+    return explain_trace(*trace, arguments);
+  }
+  return explain_text(input.text());
+}
+
+}  // namespace
+
+ExitCode run_explain(const ExplainArguments& arguments) {
+  const std::vector<std::string_view>& known = replay_allocators();
+  if (std::find(known.begin(), known.end(), arguments.allocator) == known.end()) {
+    throw UsageError("--allocator: " + unknown_name("allocator", arguments.allocator, known));
+  }
+  const Explained explained = explain(arguments);
+  if (!arguments.json.empty()) {
+    write_output(arguments.json, explain_json(explained));
+  }
+  if (arguments.json != "-") {
+    write_output("-", explain_page(explained));
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace nofrag

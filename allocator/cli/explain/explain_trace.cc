@@ -1,0 +1,180 @@
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "cli/explain/explain.h"
+#include "cli/replay/capacity.h"
+#include "cli/replay/replay_session.h"
+#include "config/human_bytes.h"
+#include "diagnose/classify.h"
+
+namespace nofrag {
+namespace {
+
+constexpr std::size_t kMostHolders = 16;
+// The confidence of what a replay shows.
+constexpr double kProven = 0.95;
+
+Bytes rounded(std::uint64_t size) {
+  return round_up(Bytes(size), kTraceRounding);
+}
+
+// A live block of the growth since the base.
+struct Young {
+  std::uint64_t size = 0;
+  std::uint64_t born = 0;  // bytes allocated until then
+};
+
+class Walk {
+ public:
+  explicit Walk(Timeline* timeline) : timeline_(timeline) {}
+
+  void play(const TraceEvent& event) {
+    const std::uint64_t size = rounded(event.size).count();
+    if (event.is_free()) {
+      live_ -= Bytes(size);
+      --live_blocks_[size];
+      young_.erase(event.block);
+      timeline_->freed(size, live_.count(), --blocks_);
+    } else {
+      live_ += Bytes(size);
+      ++live_blocks_[size];
+      timeline_->allocated(size, live_.count(), ++blocks_);
+      if (timeline_->live_at_first_churn() > 0) {
+        since_base_ = since_base_ == 0 ? timeline_->allocated_bytes() : since_base_;
+        young_[event.block] = {size, timeline_->allocated_bytes()};
+      }
+    }
+    if (timeline_->due()) {
+      timeline_->close_window(event.time_us);
+    }
+  }
+
+  [[nodiscard]] Bytes live() const { return live_; }
+
+  [[nodiscard]] std::vector<Holder> holders() const {
+    std::vector<Holder> all;
+    for (const auto& [size, blocks] : live_blocks_) {
+      if (blocks > 0) {
+        all.push_back({Bytes(size), blocks, Bytes(size) * blocks});
+      }
+    }
+    std::sort(
+        all.begin(), all.end(), [](const Holder& a, const Holder& b) { return a.total > b.total; });
+    all.resize(std::min(all.size(), kMostHolders));
+    return all;
+  }
+
+  [[nodiscard]] std::optional<double> growth_age() const {
+    const auto now = static_cast<double>(timeline_->allocated_bytes());
+    const double span = now - static_cast<double>(since_base_);
+    double all = 0;
+    double aged = 0;
+    const Track& cycles = timeline_->cycles();
+    const std::uint64_t step = cycles.size() > 1 ? cycles[cycles.size() - 1].allocated_bytes : 0;
+    for (const auto& [block, young] : young_) {
+      if (step > 0 && young.born > step) {
+        continue;  // of the step under way
+      }
+      const auto size = static_cast<double>(young.size);
+      all += size;
+      aged += size * (now - static_cast<double>(young.born));
+    }
+    return all > 0 && span > 0 ? std::optional<double>(aged / all / span) : std::nullopt;
+  }
+
+ private:
+  Timeline* timeline_;
+  Bytes live_;
+  std::uint64_t blocks_ = 0;
+  std::map<std::uint64_t, std::uint64_t> live_blocks_;
+  std::uint64_t since_base_ = 0;
+  std::unordered_map<std::uint32_t, Young> young_;
+};
+
+Explained nothing_failed(const Trace& trace, Bytes capacity, const std::string& allocator) {
+  Explained explained;
+  explained.kind = "trace";
+  explained.failure.source = "trace";
+  explained.diagnosis.evidence.push_back(
+      "the trace ends without a failure under " + allocator + " with " + human_bytes(capacity) +
+      "; its live memory peaks at " + human_bytes(trace.peak_live));
+  explained.diagnosis.missing.emplace_back("the capacity at which it failed (--capacity)");
+  return explained;
+}
+
+}  // namespace
+
+Explained explain_failure(const Trace& trace, const TraceFailure& where) {
+  Explained explained;
+  explained.kind = "trace";
+  explained.timeline = std::make_unique<Timeline>();
+  Walk walk(explained.timeline.get());
+  for (std::uint64_t i = 0; i < where.failing; ++i) {
+    walk.play(trace.events[i]);
+  }
+  const TraceEvent& failing = trace.events[where.failing];
+  explained.timeline->close_window(failing.time_us);
+  Failure& f = explained.failure;
+  f.source = "trace";
+  f.requested = rounded(failing.size);
+  f.capacity = where.capacity;
+  f.live = walk.live();
+  const Bytes held = std::clamp(where.reserved, walk.live(), std::max(walk.live(), where.capacity));
+  f.cached = held - walk.live();
+  f.remapping = where.allocator == "nofrag";
+  // What the trace proves is live; where its free parts lay is the allocator's matter.
+  f.reachable = f.cached;
+  f.timeline = explained.timeline.get();
+  f.holders = walk.holders();
+  f.growth_age = walk.growth_age();
+  explained.diagnosis = classify(f);
+  return explained;
+}
+
+// The truth first: what the best that free memory can do cannot serve was short. Only what it serves and
+// the allocator asked about does not is that allocator's fragmentation.
+Explained explain_trace(const Trace& trace, const ExplainArguments& arguments) {
+  const GivenOptions given = nofrag_options(arguments.conf);
+  const DeviceTarget target = DeviceTarget::parse(kDefaultDevice);
+  ReplaySettings settings;
+  settings.options = given.options;
+  ReplaySession session(trace, target, settings);
+  std::optional<Bytes> capacity;
+  if (arguments.capacity) {
+    capacity = Capacity::parse(*arguments.capacity).resolve(trace.peak_live, session.granule());
+  }
+  const Bytes most = capacity.value_or(target.open({}).info.total_memory);
+  const auto run = [&](const std::string& allocator) {
+    ReplayRun done = session.run(allocator, capacity, [](std::uint64_t) {});
+    if (!done.fault.empty()) {
+      throw RunError(done.allocator + ": " + done.fault);
+    }
+    return done;
+  };
+  const ReplayRun remapped = run("nofrag");
+  const ReplayRun asked = arguments.allocator == "nofrag" ? remapped : run(arguments.allocator);
+  if (remapped.oom) {
+    Explained explained =
+        explain_failure(trace, {remapped.oom->event, most, remapped.oom->reserved, "nofrag"});
+    if (asked.oom && asked.oom->event < remapped.oom->event) {
+      explained.diagnosis.evidence.push_back(
+          arguments.allocator + " fails " + std::to_string(remapped.oom->event - asked.oom->event) +
+          " events earlier, for want of memory in one piece; remapping only puts the end off");
+    }
+    return explained;
+  }
+  if (!asked.oom) {
+    return nothing_failed(trace, most, arguments.allocator);
+  }
+  Explained explained =
+      explain_failure(trace, {asked.oom->event, most, asked.oom->reserved, arguments.allocator});
+  if (explained.diagnosis.cause == Cause::kFragmentation) {
+    explained.diagnosis.confidence = kProven;
+    explained.diagnosis.evidence.emplace_back(
+        "the same trace with the same memory runs to its end on nofrag");
+  }
+  return explained;
+}
+
+}  // namespace nofrag

@@ -1,0 +1,242 @@
+#include "diagnose/classify.h"
+
+#include <algorithm>
+#include <array>
+
+#include "config/human_bytes.h"
+#include "diagnose/advice.h"
+#include "diagnose/shortage.h"
+
+namespace nofrag {
+namespace {
+
+// The driver's own needs and the rounding of printed numbers: free memory that exceeds a request by less
+// than this proves nothing.
+constexpr Bytes kClearlyFree = 256 * kMiB;
+constexpr Bytes kFreeWhateverTheRequest = 512 * kMiB;
+// Free memory inside an allocator in smaller sums than this may be crumbs of used granules.
+constexpr Bytes kClearlyCached = 128 * kMiB;
+// A process's context and libraries, at most.
+constexpr Bytes kContext = kGiB;
+// Memory that nobody is named for is other processes' only from this share of the card on.
+constexpr std::uint64_t kUnnamedShare = 4;
+
+struct CauseName {
+  std::string_view word;
+  std::string_view sentence;
+};
+constexpr std::array<CauseName, kCauseCount> kCauses = {{
+    {"model_too_large", "the model is too large for the memory"},
+    {"batch_too_large", "one step needs too much: the batch, or an input in it, is too large"},
+    {"kv_cache_growth", "the context or KV cache has grown to the limit"},
+    {"fragmentation",
+     "fragmentation: the memory was free, in pieces that the allocator could not join"},
+    {"leak", "a leak: memory stays in use after each equal unit of work"},
+    {"refused_below", "refused below the allocator: the driver said no with memory free"},
+    {"other_process", "other processes hold the memory that was missing"},
+    {"unknown", "the cause cannot be told from what is known"},
+}};
+
+Bytes minus(Bytes a, Bytes b) {
+  return a > b ? a - b : Bytes(0);
+}
+
+// What could be had from the driver: what it has free, as far as the process's own limit allows.
+std::optional<Bytes> obtainable(const Failure& f) {
+  std::optional<Bytes> free = f.driver_free;
+  if (f.limit && f.reserved()) {
+    const Bytes allowed = minus(*f.limit, *f.reserved());
+    free = free ? std::min(*free, allowed) : allowed;
+  }
+  if (!free && f.capacity && f.reserved() && f.source == "trace") {
+    free = minus(*f.capacity, *f.reserved());
+  }
+  return free;
+}
+
+void conclude(Diagnosis* d, Cause cause, double confidence, std::string evidence) {
+  d->cause = cause;
+  d->confidence = confidence;
+  d->evidence.insert(d->evidence.begin(), std::move(evidence));
+}
+
+// More than the whole card, or than the limit: no allocator and no neighbour matters.
+bool larger_than_the_card(const Failure& f, Diagnosis* d) {
+  const std::optional<Bytes> most = f.limit && f.limit_reached ? f.limit : f.capacity;
+  if (!most || *f.requested <= *most) {
+    return false;
+  }
+  const std::string text = "the request of " + human_bytes(*f.requested) +
+                           " alone is larger than the " +
+                           (most == f.limit ? "limit of " : "card's ") + human_bytes(*most);
+  const bool kv = f.moment == Moment::kKvCache;
+  const bool loading = f.moment == Moment::kLoading;
+  conclude(d,
+           kv        ? Cause::kKvCacheGrowth
+           : loading ? Cause::kModelTooLarge
+                     : Cause::kBatchTooLarge,
+           0.9,
+           text);
+  return true;
+}
+
+// The driver refused though it had the memory.
+bool refused_below(const Failure& f, Diagnosis* d) {
+  if (f.limit_reached || !f.driver_free || *f.driver_free < *f.requested) {
+    return false;
+  }
+  if (f.limit && f.reserved() && *f.reserved() + *f.requested > *f.limit) {
+    return false;
+  }
+  const Bytes margin = *f.driver_free - *f.requested;
+  const std::string numbers = "the driver had " + human_bytes(*f.driver_free) +
+                              " free for a request of " + human_bytes(*f.requested);
+  const bool clear = margin >= kFreeWhateverTheRequest ||
+                     (margin >= kClearlyFree && *f.driver_free >= 2 * *f.requested);
+  if (clear) {
+    const bool far = *f.driver_free >= 2 * *f.requested;
+    conclude(d, Cause::kRefusedBelow, far ? 0.9 : 0.65, numbers + " and refused it");
+  } else {
+    conclude(d,
+             Cause::kUnknown,
+             0.3,
+             numbers + ": it covers it by " + human_bytes(margin) +
+                 " only, which rounding, alignment or the driver's own needs may explain");
+    d->missing.emplace_back("exact byte counts at the failure");
+  }
+  return true;
+}
+
+bool in_pieces(const Failure& f, Bytes obtainable_bytes, Diagnosis* d) {
+  // What a remapping allocator could not use, none could.
+  if (!f.cached || f.remapping || *f.cached + obtainable_bytes < *f.requested) {
+    return false;
+  }
+  const std::string numbers = human_bytes(*f.cached) +
+                              " held by the allocator were free and the driver had " +
+                              human_bytes(obtainable_bytes) + ", together enough for the " +
+                              human_bytes(*f.requested) + " asked for";
+  const bool clear = *f.cached >= kClearlyCached;
+  conclude(d, Cause::kFragmentation, clear ? 0.9 : 0.45, numbers);
+  if (!clear) {
+    d->evidence.emplace_back(
+        "so little free memory may lie in granules that are partly in use: remapping serves it "
+        "only "
+        "where the holes span whole 2 MiB granules");
+  }
+  if (f.pending && *f.pending >= *f.requested) {
+    d->evidence.push_back(human_bytes(*f.pending) + " of it waited for streams");
+  }
+  return true;
+}
+
+bool others_have_it(const Failure& f, Diagnosis* d) {
+  if (f.limit_reached || !f.capacity) {
+    return false;
+  }
+  const Bytes taken_by_us =
+      f.process_in_use ? *f.process_in_use : f.reserved().value_or(*f.capacity) + kContext;
+  std::optional<Bytes> others = f.others;
+  const bool named = others.has_value();
+  if (!named && f.driver_free) {
+    others = minus(*f.capacity, taken_by_us + *f.driver_free);
+    if (others->count() < f.capacity->count() / kUnnamedShare) {
+      return false;
+    }
+  }
+  if (!others || *others < d->short_by || others->is_zero()) {
+    return false;
+  }
+  std::string text =
+      named ? std::to_string(f.other_processes) + " other process(es) hold " : "others hold ";
+  text += human_bytes(*others) + " of the card's " + human_bytes(*f.capacity) +
+          "; without them the " + human_bytes(d->short_by) +
+          " that were missing would have been there";
+  conclude(d, Cause::kOtherProcess, named ? 0.85 : 0.6, std::move(text));
+  return true;
+}
+
+void note_missing(const Failure& f, Diagnosis* d) {
+  const std::pair<bool, const char*> wanted[] = {
+      {f.requested.has_value(), "the size of the request"},
+      {f.capacity.has_value(), "the memory of the card"},
+      {f.live.has_value(), "how much the program had allocated"},
+      {f.cached.has_value(), "how much the allocator held and did not use"},
+      {f.driver_free.has_value() || f.limit_reached, "how much the driver had free"},
+      {f.timeline != nullptr, "the history before the failure (a trace, or nofrag's own report)"},
+  };
+  for (const auto& [known, what] : wanted) {
+    if (!known) {
+      d->missing.emplace_back(what);
+    }
+  }
+}
+
+void decide(const Failure& f, Diagnosis* d) {
+  if (!f.requested) {
+    guess_from_moment(f, d);
+    return;
+  }
+  const std::optional<Bytes> obtainable_bytes = obtainable(f);
+  const std::optional<Bytes> free_here = f.remapping ? f.reachable : f.cached;
+  if (obtainable_bytes) {
+    d->short_by = minus(*f.requested, *obtainable_bytes + free_here.value_or(Bytes(0)));
+  }
+  if (larger_than_the_card(f, d) || refused_below(f, d)) {
+    d->recoverable_by_remapping = obtainable_bytes && d->short_by.is_zero();
+    return;
+  }
+  if (!obtainable_bytes) {
+    guess_from_moment(f, d);
+    return;
+  }
+  if (in_pieces(f, *obtainable_bytes, d)) {
+    d->recoverable_by_remapping = true;
+    return;
+  }
+  if (!free_here) {
+    conclude(d,
+             Cause::kUnknown,
+             0.2,
+             "the driver had " + human_bytes(*obtainable_bytes) + " free for a request of " +
+                 human_bytes(*f.requested) +
+                 ", but how much the allocator held free is not said: it may have been in pieces, "
+                 "or gone");
+    guess_from_moment(f, d);
+    return;
+  }
+  if (!others_have_it(f, d)) {
+    name_shortage(f, d);
+  }
+  if (d->short_by > Bytes(0)) {
+    d->evidence.push_back("all free memory together falls " + human_bytes(d->short_by) +
+                          " short of the request: no allocator could have served it");
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(Cause cause) {
+  return kCauses[static_cast<std::size_t>(cause)].word;
+}
+
+std::string_view describe(Cause cause) {
+  return kCauses[static_cast<std::size_t>(cause)].sentence;
+}
+
+Diagnosis classify(const Failure& failure) {
+  Diagnosis d;
+  decide(failure, &d);
+  note_missing(failure, &d);
+  if (failure.limit_reached && failure.limit) {
+    d.evidence.push_back("the process's own limit of " + human_bytes(*failure.limit) +
+                         " refused it, not the driver" +
+                         (failure.driver_free
+                              ? ", which had " + human_bytes(*failure.driver_free) + " free"
+                              : std::string()));
+  }
+  d.advice = advise(failure, d);
+  return d;
+}
+
+}  // namespace nofrag

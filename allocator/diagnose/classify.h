@@ -1,0 +1,17 @@
+// classify: the root cause of a failed allocation, from what is known about it.
+//
+// Layer: diagnose. The order of the questions is the order of certainty: does the request fit the card
+// at all; did the driver refuse with memory free; were the bytes there, in pieces; would they be there
+// without other processes; and only then, from the history, which kind of true shortage it is. What was
+// truly short is never called fragmentation. Rules, thresholds and what each confidence means are in
+// docs/oom-guide.md. Threads: pure function. Failure: kUnknown, with `missing` filled.
+// Cost: that of signals_of.
+#pragma once
+
+#include "diagnose/failure.h"
+
+namespace nofrag {
+
+[[nodiscard]] Diagnosis classify(const Failure& failure);
+
+}  // namespace nofrag

@@ -1,0 +1,88 @@
+// Failure and Diagnosis: what is known about an allocation that failed, and what that makes of it.
+//
+// Owns: values. Layer: diagnose; plain numbers, whatever they came from: this allocator, a trace, or an
+// error message of another one. Units: bytes. What is not known is empty, never zero.
+// Threads: values. Failure: none.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/timeline.h"
+#include "base/units.h"
+
+namespace nofrag {
+
+// The order is the order of reports and metrics.
+enum class Cause : unsigned char {
+  kModelTooLarge,
+  kBatchTooLarge,
+  kKvCacheGrowth,
+  kFragmentation,
+  kLeak,
+  kRefusedBelow,
+  kOtherProcess,
+  kUnknown,
+};
+inline constexpr std::size_t kCauseCount = 8;
+// "model_too_large", ...
+[[nodiscard]] std::string_view to_string(Cause cause);
+// "the model is too large for the memory", ...
+[[nodiscard]] std::string_view describe(Cause cause);
+
+// Live blocks of one size.
+struct Holder {
+  Bytes size;
+  std::uint64_t blocks = 0;
+  Bytes total;
+};
+
+// What a text around the failure says about the moment: a function's name in a traceback, a log line.
+enum class Moment : unsigned char { kUnknown, kLoading, kStep, kKvCache };
+
+struct Failure {
+  std::string source;      // "nofrag", "PyTorch", "trace", ...
+  bool remapping = false;  // the allocator that failed can map free memory anywhere (nofrag)
+  bool expandable_segments = false;  // PyTorch's, known to be on
+  std::optional<Bytes> requested;
+  std::optional<Bytes> capacity;  // the card's
+  std::optional<Bytes> limit;     // a lower limit that the process has set itself
+  bool limit_reached = false;     // that limit refused it, not the driver
+  std::optional<Bytes> live;      // what the program holds
+  std::optional<Bytes> cached;    // held from the driver and free in the allocator, usable or not
+  std::optional<Bytes>
+      reachable;  // of `cached`, what the allocator could have used; empty: unknown
+  std::optional<Bytes> stranded;
+  std::optional<Bytes> pending;  // freed, waiting for streams
+  std::optional<Bytes> private_pools;
+  std::optional<Bytes> driver_free;
+  std::optional<Bytes> process_in_use;  // by the driver's count, context and libraries included
+  std::optional<Bytes> others;          // other processes', if they are named
+  std::uint64_t other_processes = 0;
+  Moment moment = Moment::kUnknown;
+  const Timeline* timeline = nullptr;  // what led there; may be null
+  std::vector<Holder> holders;         // largest first
+  // How long ago live blocks of the growth since the base were allocated, by bytes, as a share of all
+  // that was allocated since: 0 = just now, 0.5 = evenly since the base; empty: not known.
+  std::optional<double> growth_age;
+
+  // Held from the driver.
+  [[nodiscard]] std::optional<Bytes> reserved() const {
+    return live && cached ? std::optional<Bytes>(*live + *cached) : std::nullopt;
+  }
+};
+
+struct Diagnosis {
+  Cause cause = Cause::kUnknown;
+  double confidence = 0;              // 0 to 1
+  std::vector<std::string> evidence;  // most telling first
+  std::vector<std::string> advice;    // most useful first
+  std::vector<std::string> missing;   // what would have told more
+  bool recoverable_by_remapping = false;
+  Bytes short_by;  // by how much memory falls short, wherever its free parts lie; 0: it does not
+};
+
+}  // namespace nofrag

@@ -1,0 +1,111 @@
+#include "diagnose/message/oom_message.h"
+
+#include <algorithm>
+#include <array>
+
+#include "diagnose/message/text_scan.h"
+
+namespace nofrag {
+namespace {
+
+// Names that stand in the frames of a traceback, or in log lines, of each moment.
+struct Sign {
+  std::string_view text;
+  Moment moment;
+};
+constexpr std::array<Sign, 25> kSigns = {{
+    {"past_key_value", Moment::kKvCache},
+    {"cache_utils.py", Moment::kKvCache},
+    {"cache_engine", Moment::kKvCache},
+    {"kv_cache", Moment::kKvCache},
+    {"KV cache", Moment::kKvCache},
+    {"kv cache", Moment::kKvCache},
+    {"key_cache", Moment::kKvCache},
+    {"for the cache blocks", Moment::kKvCache},
+    {"load_state_dict", Moment::kLoading},
+    {"from_pretrained", Moment::kLoading},
+    {"_load_pretrained_model", Moment::kLoading},
+    {"load_model", Moment::kLoading},
+    {"load_tensors", Moment::kLoading},
+    {"load_weights", Moment::kLoading},
+    {"checkpoint_loader", Moment::kLoading},
+    {"_apply(convert)", Moment::kLoading},
+    {"in _apply", Moment::kLoading},
+    {".to(device)", Moment::kLoading},
+    {"in forward", Moment::kStep},
+    {".backward(", Moment::kStep},
+    {"_engine_run_backward", Moment::kStep},
+    {"optimizer.step", Moment::kStep},
+    {"in training_step", Moment::kStep},
+    {"_call_impl", Moment::kStep},
+    {"sequential_executor.cc", Moment::kStep},
+}};
+
+// The last sign before the message: the innermost frame that says anything.
+Moment moment_of(std::string_view text) {
+  std::size_t latest = 0;
+  Moment moment = Moment::kUnknown;
+  for (const Sign& sign : kSigns) {
+    const std::size_t at = last_of(text, sign.text);
+    if (at != std::string_view::npos && at + 1 > latest) {
+      latest = at + 1;
+      moment = sign.moment;
+    }
+  }
+  return moment;
+}
+
+// Text of which every second byte is zero.
+std::string narrowed(std::string_view bytes, std::size_t first) {
+  std::string text;
+  text.reserve(bytes.size() / 2);
+  for (std::size_t i = first; i < bytes.size(); i += 2) {
+    text.push_back(bytes[i]);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string plain_text(std::string_view bytes) {
+  const auto starts = [&](const char* mark) {
+    return bytes.substr(0, 2) == std::string_view(mark, 2);
+  };
+  const auto zeros = static_cast<std::size_t>(std::count(bytes.begin(), bytes.end(), '\0'));
+  std::string text;
+  if (starts("\xff\xfe")) {
+    text = narrowed(bytes, 2);
+  } else if (starts("\xfe\xff")) {
+    text = narrowed(bytes, 3);
+  } else if (zeros * 4 > bytes.size()) {
+    text = narrowed(bytes, !bytes.empty() && bytes[0] == '\0' ? 1 : 0);
+  } else {
+    text = std::string(bytes);
+  }
+  // Terminal colours, and zero bytes that are left.
+  std::string plain;
+  plain.reserve(text.size());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\x1b' && i + 1 < text.size() && text[i + 1] == '[') {
+      while (i < text.size() && (text[i] < '@' || text[i] == '[')) {
+        ++i;
+      }
+      continue;
+    }
+    plain.push_back(text[i] == '\0' ? ' ' : text[i]);
+  }
+  return plain;
+}
+
+OomMessage read_oom_message(std::string_view text) {
+  OomMessage message;
+  const bool known =
+      detail::read_nofrag_message(text, &message) || detail::read_torch_message(text, &message) ||
+      detail::read_bfc_message(text, &message) || detail::read_other_message(text, &message);
+  if (known && message.failure.moment == Moment::kUnknown) {
+    message.failure.moment = moment_of(text);
+  }
+  return message;
+}
+
+}  // namespace nofrag

@@ -1,0 +1,39 @@
+// read_oom_message: what an out-of-memory message of another allocator says, as a Failure.
+//
+// Layer: diagnose. Knows the wordings of PyTorch 0.4 to 2.14 (CUDA, HIP, XPU, MPS; the native and the
+// cudaMallocAsync backend), CuPy, JAX and TensorFlow (BFC allocator), RMM, ONNX Runtime, llama.cpp, plain
+// CUDA errors, and nofrag's own. The text may be a whole log: the last message counts, and function
+// names around it tell the moment. Invariants: any bytes are accepted. Threads: pure functions.
+// Failure: a text without a message gives a Failure with an empty source. Cost: a few passes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "diagnose/failure.h"
+
+namespace nofrag {
+
+struct OomMessage {
+  Failure failure;
+  // The verdict that nofrag, which had the history, wrote beside its numbers.
+  std::optional<Cause> said_cause;
+  double said_confidence = 0;
+};
+
+[[nodiscard]] OomMessage read_oom_message(std::string_view text);
+
+// What a pasted text may look like instead of plain UTF-8: UTF-16 of either order, NUL bytes, terminal
+// colours. The result is fit for read_oom_message.
+[[nodiscard]] std::string plain_text(std::string_view bytes);
+
+namespace detail {
+// Each fills *message and returns true if the text has such a message.
+bool read_nofrag_message(std::string_view text, OomMessage* message);
+bool read_torch_message(std::string_view text, OomMessage* message);
+bool read_bfc_message(std::string_view text, OomMessage* message);
+bool read_other_message(std::string_view text, OomMessage* message);
+}  // namespace detail
+
+}  // namespace nofrag

@@ -1,0 +1,185 @@
+// CuPy, JAX and TensorFlow, RMM, ONNX Runtime, llama.cpp, and plain CUDA errors.
+#include <algorithm>
+
+#include "diagnose/message/oom_message.h"
+#include "diagnose/message/text_scan.h"
+
+namespace nofrag::detail {
+namespace {
+
+constexpr std::size_t kLongest = 6000;
+
+std::string_view from_last(std::string_view text, std::string_view phrase) {
+  const std::size_t at = last_of(text, phrase);
+  return at == std::string_view::npos ? std::string_view() : text.substr(at, kLongest);
+}
+
+// The statistics block of the BFC allocator; the pool's Limit is taken from the driver as a whole.
+void read_bfc_stats(std::string_view text, Failure* f) {
+  const std::string_view stats = from_last(text, "Stats:");
+  const std::string_view block = stats.empty() ? from_last(text, "Limit:") : stats;
+  const std::optional<Bytes> limit = size_after(block, "Limit:");
+  const std::optional<Bytes> in_use = size_after(block, "InUse:");
+  if (!limit || !in_use || limit->is_zero()) {
+    return;
+  }
+  f->capacity = limit;
+  f->live = in_use;
+  f->cached = *limit > *in_use ? *limit - *in_use : Bytes(0);
+  f->driver_free = Bytes(0);
+}
+
+bool read_cupy(std::string_view text, Failure* f) {
+  std::string_view one = from_last(text, "Out of memory allocating ");
+  const bool newer = !one.empty() && holds(one.substr(0, 200), "allocated so far");
+  if (!newer) {
+    one = from_last(text, "out of memory to allocate ");
+    if (one.empty()) {
+      return false;
+    }
+  }
+  f->source = "CuPy";
+  f->requested = size_after(one, newer ? "allocating " : "to allocate ");
+  f->limit = size_after(one.substr(0, 300), newer ? "limit set to: " : "limit set to ");
+  const std::optional<Bytes> held = size_after(one, newer ? "allocated so far: " : "(total ");
+  f->limit_reached =
+      f->limit && f->requested && held && (newer ? *held + *f->requested : *held) > *f->limit;
+  return true;
+}
+
+bool read_onnx(std::string_view text, Failure* f) {
+  std::string_view one = from_last(text, "Failed to allocate memory for requested buffer of size ");
+  if (!one.empty()) {
+    f->requested = size_after(one, "of size ");
+  } else {
+    one = from_last(text, "Available memory of ");
+    if (one.empty() || !holds(one, "is smaller than requested bytes of ")) {
+      return false;
+    }
+    f->requested = size_after(one, "requested bytes of ");
+    // What the arena may still take of its own limit.
+    f->driver_free = size_after(one, "Available memory of ");
+    f->limit_reached = true;
+  }
+  f->source = "ONNX Runtime";
+  return true;
+}
+
+bool read_rmm(std::string_view text, Failure* f) {
+  const std::string_view pool = from_last(text, "aximum pool size exceeded");
+  const std::string_view any = from_last(text, "RMM failure at");
+  const bool bad_alloc =
+      holds(text, "memory_resource.hpp") && holds(text, "cudaErrorMemoryAllocation");
+  if (pool.empty() && any.empty() && !bad_alloc) {
+    return false;
+  }
+  f->source = "RMM";
+  f->requested = size_after(pool.empty() ? any : pool, "failed to allocate ");
+  const std::size_t sizes = pool.find("current/max/try size = ");
+  if (sizes != std::string_view::npos) {
+    std::string_view rest = pool.substr(sizes + 23);
+    const auto next = [&rest]() {
+      const std::optional<Bytes> size = size_at(rest);
+      const std::size_t comma = rest.find(", ");
+      rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 2);
+      return size;
+    };
+    next();
+    f->limit = next();
+    f->requested = f->requested ? f->requested : next();
+  }
+  f->limit_reached = !pool.empty() && f->limit.has_value();
+  return true;
+}
+
+bool read_llama(std::string_view text, Failure* f) {
+  const std::size_t failed = last_of(text, "cudaMalloc failed: out of memory");
+  const bool ggml = holds(text, "ggml") || holds(text, "llama_");
+  if (failed == std::string_view::npos || !ggml) {
+    return false;
+  }
+  f->source = "llama.cpp";
+  const std::string_view line = text.substr(failed > 120 ? failed - 120 : 0, kLongest);
+  f->requested = size_after(line, "allocating ");
+  const std::string_view after = text.substr(failed, 1500);
+  if (holds(after, "kv cache") || holds(after, "KV cache") || holds(after, "kv_cache")) {
+    f->moment = Moment::kKvCache;
+  } else if (holds(after, "compute buffers") || holds(after, "gallocr") ||
+             holds(after, "graph_reserve")) {
+    f->moment = Moment::kStep;
+  } else if (holds(after, "loading model") || holds(after, "load_tensors") ||
+             holds(after, "unable to allocate") || holds(after, "load model")) {
+    f->moment = Moment::kLoading;
+  }
+  return true;
+}
+
+bool read_plain(std::string_view text, Failure* f) {
+  constexpr std::string_view kSigns[] = {"cudaErrorMemoryAllocation",
+                                         "CUDA_ERROR_OUT_OF_MEMORY",
+                                         "CUDA error: out of memory",
+                                         "CUDA out of memory",
+                                         "HIP out of memory",
+                                         "cuda runtime error (2)",
+                                         "CUDA error 2",
+                                         "cublas_status_alloc_failed",
+                                         "CUBLAS_STATUS_ALLOC_FAILED",
+                                         "No available memory for the cache blocks",
+                                         "OutOfMemoryError",
+                                         "out of memory",
+                                         "Out of memory",
+                                         "RESOURCE_EXHAUSTED",
+                                         "OOM when allocating"};
+  const bool any =
+      std::any_of(std::begin(kSigns), std::end(kSigns), [&](auto s) { return holds(text, s); });
+  if (!any) {
+    return false;
+  }
+  f->source = "CUDA";
+  return true;
+}
+
+}  // namespace
+
+bool read_bfc_message(std::string_view text, OomMessage* message) {
+  Failure f;
+  for (const std::string_view phrase : {"Out of memory while trying to allocate ",
+                                        "Out of memory allocating ",
+                                        "Failed to allocate request for ",
+                                        "ran out of memory trying to allocate ",
+                                        "Attempting to allocate "}) {
+    const std::string_view one = from_last(text, phrase);
+    const bool cupy = holds(one.substr(0, 200), "allocated so far");
+    if (one.empty() || cupy) {
+      continue;
+    }
+    f.source = holds(text, "jax") || holds(text, "xla") || holds(text, "RESOURCE_EXHAUSTED")
+                   ? "JAX"
+                   : "TensorFlow";
+    f.requested = size_after(one, phrase);
+    if (const std::optional<Bytes> exact = size_after(one.substr(0, 200), "rounded to ")) {
+      f.requested = exact;
+    }
+    if (const std::optional<Bytes> free = size_after(one.substr(0, 300), "There are ")) {
+      f.driver_free = free;
+      f.cached = Bytes(0);
+    }
+    read_bfc_stats(text, &f);
+    message->failure = std::move(f);
+    return true;
+  }
+  return false;
+}
+
+bool read_other_message(std::string_view text, OomMessage* message) {
+  for (const auto& read : {read_cupy, read_onnx, read_rmm, read_llama, read_plain}) {
+    Failure f;
+    if (read(text, &f)) {
+      message->failure = std::move(f);
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace nofrag::detail

@@ -1,0 +1,120 @@
+#include "diagnose/message/text_scan.h"
+
+#include <array>
+#include <cmath>
+#include <utility>
+
+namespace nofrag {
+namespace {
+
+bool is_space(char c) {
+  return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+// 2^exponent; a word that is no unit counts as bytes.
+double unit_of(std::string_view word) {
+  constexpr std::array<std::pair<std::string_view, int>, 12> kUnits = {{{"KiB", 10},
+                                                                        {"MiB", 20},
+                                                                        {"GiB", 30},
+                                                                        {"TiB", 40},
+                                                                        {"KB", 10},
+                                                                        {"MB", 20},
+                                                                        {"GB", 30},
+                                                                        {"TB", 40},
+                                                                        {"kB", 10},
+                                                                        {"K", 10},
+                                                                        {"M", 20},
+                                                                        {"G", 30}}};
+  for (const auto& [name, exponent] : kUnits) {
+    if (word == name) {
+      return std::ldexp(1.0, exponent);
+    }
+  }
+  return 1.0;
+}
+
+}  // namespace
+
+std::optional<Bytes> size_at(std::string_view text) {
+  std::size_t i = 0;
+  while (i < text.size() && is_space(text[i])) {
+    ++i;
+  }
+  double value = 0;
+  double place = 0;
+  std::size_t digits = 0;
+  constexpr std::size_t kMostDigits = 24;
+  for (; i < text.size() && digits <= kMostDigits; ++i) {
+    const char c = text[i];
+    if (is_digit(c)) {
+      ++digits;
+      if (place > 0) {
+        value += place * (c - '0');
+        place /= 10;
+      } else {
+        value = 10 * value + (c - '0');
+      }
+    } else if (c == '.' && place <= 0 && i + 1 < text.size() && is_digit(text[i + 1])) {
+      place = 0.1;
+    } else if (c == ',' && place <= 0 && digits > 0 && i + 1 < text.size() &&
+               is_digit(text[i + 1])) {
+      continue;
+    } else {
+      break;
+    }
+  }
+  if (digits == 0 || digits > kMostDigits) {
+    return std::nullopt;
+  }
+  while (i < text.size() && (text[i] == ' ' || text[i] == '\t')) {
+    ++i;
+  }
+  std::size_t end = i;
+  while (end < text.size() && is_letter(text[end])) {
+    ++end;
+  }
+  const double bytes = value * unit_of(text.substr(i, end - i));
+  constexpr double kMost = 9e18;  // exabytes: nothing that was meant as a size of memory
+  if (!(bytes < kMost)) {
+    return std::nullopt;
+  }
+  return Bytes(static_cast<std::uint64_t>(std::llround(bytes)));
+}
+
+std::optional<Bytes> size_after(std::string_view text, std::string_view phrase) {
+  const std::size_t at = text.find(phrase);
+  return at == std::string_view::npos ? std::nullopt : size_at(text.substr(at + phrase.size()));
+}
+
+std::optional<Bytes> size_before(std::string_view text, std::string_view phrase) {
+  std::size_t at = text.find(phrase);
+  if (at == std::string_view::npos) {
+    return std::nullopt;
+  }
+  const auto skip_back = [&](auto accept) {
+    while (at > 0 && accept(text[at - 1])) {
+      --at;
+    }
+  };
+  skip_back(is_space);
+  skip_back(is_letter);
+  skip_back(is_space);
+  skip_back([](char c) { return is_digit(c) || c == '.' || c == ','; });
+  return size_at(text.substr(at));
+}
+
+std::size_t last_of(std::string_view text, std::string_view phrase) {
+  return text.rfind(phrase);
+}
+
+bool holds(std::string_view text, std::string_view phrase) {
+  return text.find(phrase) != std::string_view::npos;
+}
+
+}  // namespace nofrag

@@ -1,0 +1,25 @@
+// text_scan: sizes and phrases in the text of a log.
+//
+// Layer: diagnose. Units: bytes; KB, MB and GB are read as KiB, MiB and GiB, as the programs that print
+// them mean it. Invariants: never reads outside the text; any bytes are accepted. Threads: pure functions.
+// Failure: empty, or npos. Cost: one pass a phrase.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "base/units.h"
+
+namespace nofrag {
+
+// "20.00 MiB", "1,073,741,824 bytes", "1.5GiB", "17": at the start of `text`, spaces skipped.
+[[nodiscard]] std::optional<Bytes> size_at(std::string_view text);
+// The size that follows the first `phrase`, and the one that stands before it.
+[[nodiscard]] std::optional<Bytes> size_after(std::string_view text, std::string_view phrase);
+[[nodiscard]] std::optional<Bytes> size_before(std::string_view text, std::string_view phrase);
+// Where the last of it is; npos if nowhere.
+[[nodiscard]] std::size_t last_of(std::string_view text, std::string_view phrase);
+[[nodiscard]] bool holds(std::string_view text, std::string_view phrase);
+
+}  // namespace nofrag

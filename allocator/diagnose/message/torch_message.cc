@@ -1,0 +1,144 @@
+// PyTorch's messages, by their parts: each version has some of them.
+#include <algorithm>
+
+#include "diagnose/message/oom_message.h"
+#include "diagnose/message/text_scan.h"
+
+namespace nofrag::detail {
+namespace {
+
+constexpr std::string_view kTried = "Tried to allocate";
+// The message is one paragraph.
+constexpr std::size_t kLongest = 4000;
+
+// 1.0 to 2.0: everything in parentheses.
+void read_in_parentheses(std::string_view text, Failure* f) {
+  f->capacity = size_before(text, "total capacity");
+  f->live = size_before(text, "already allocated");
+  f->driver_free = size_before(text, "free;");
+  f->limit = size_before(text, "allowed");
+  const std::optional<Bytes> reserved = size_before(text, "reserved in total");
+  if (reserved && f->live) {
+    f->cached = *reserved > *f->live ? *reserved - *f->live : Bytes(0);
+  } else if (const std::optional<Bytes> cached = size_before(text, "cached")) {
+    f->cached = cached;  // up to 1.3: what is cached and not used
+  }
+  if (!f->driver_free) {
+    f->driver_free = size_before(text, "free");
+  }
+}
+
+void read_processes(std::string_view text, Failure* f) {
+  constexpr std::string_view kProcess = "Process ";
+  Bytes others;
+  for (std::size_t at = text.find(kProcess); at != std::string_view::npos;
+       at = text.find(kProcess, at + 1)) {
+    const std::string_view rest = text.substr(at, 120);
+    const std::size_t has = rest.find(" has ");
+    if (has == std::string_view::npos || !holds(rest, "memory in use")) {
+      continue;
+    }
+    if (const std::optional<Bytes> size = size_at(rest.substr(has + 5))) {
+      others += *size;
+      ++f->other_processes;
+    }
+  }
+  if (f->other_processes > 0) {
+    f->others = others;
+  }
+}
+
+// 2.1 and newer: sentences.
+void read_sentences(std::string_view text, Failure* f) {
+  const std::size_t total = text.find("has a total capac");
+  f->capacity = size_after(text.substr(total), " of ");
+  f->driver_free = size_before(text, "is free");
+  f->process_in_use = size_after(text, "this process has ");
+  f->limit = size_before(text, "allowed");
+  f->live = size_before(text, "is allocated by PyTorch");
+  f->private_pools = size_before(text, "allocated in private pools");
+  f->cached = size_before(text, "is reserved by PyTorch but unallocated");
+  read_processes(text, f);
+}
+
+// The backend cudaMallocAsync: a table. The driver's pool does not say what it caches.
+bool read_table(std::string_view text, Failure* f) {
+  const std::size_t at = last_of(text, "Currently allocated");
+  if (at == std::string_view::npos) {
+    return false;
+  }
+  const std::string_view table = text.substr(at, kLongest);
+  const auto row = [&](std::string_view name) -> std::optional<Bytes> {
+    const std::size_t line = table.find(name);
+    return line == std::string_view::npos ? std::nullopt : size_after(table.substr(line), ":");
+  };
+  f->live = row("Currently allocated");
+  f->requested = row("Requested");
+  f->capacity = row("Device limit");
+  f->driver_free = row("Free (according to CUDA)");
+  const std::optional<Bytes> limit = row("PyTorch limit");
+  if (limit && f->capacity && *limit < *f->capacity) {
+    f->limit = limit;
+  }
+  return f->requested.has_value();
+}
+
+// Apple's GPUs: (MPS allocated: 8.00 GB, other allocations: 1.00 GB, max allowed: 9.07 GB).
+void read_mps(std::string_view text, Failure* f) {
+  f->live = size_after(text, "MPS allocated:");
+  f->limit = size_after(text, "max allowed:");
+  f->capacity = f->limit;
+  f->limit_reached = f->limit.has_value();
+  if (f->limit && f->live) {
+    const Bytes others = size_after(text, "other allocations:").value_or(Bytes(0));
+    const Bytes taken = *f->live + others;
+    f->cached = Bytes(0);
+    f->driver_free = *f->limit > taken ? *f->limit - taken : Bytes(0);
+  }
+}
+
+// "try setting PYTORCH_..." is PyTorch's hint; anywhere else it is what the user has set.
+bool expandable_is_on(std::string_view text) {
+  constexpr std::string_view kSetting = "expandable_segments:True";
+  for (std::size_t at = text.find(kSetting); at != std::string_view::npos;
+       at = text.find(kSetting, at + 1)) {
+    const std::size_t before = at > 60 ? at - 60 : 0;
+    if (!holds(text.substr(before, at - before), "try setting")) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+bool read_torch_message(std::string_view text, OomMessage* message) {
+  Failure f;
+  f.source = "PyTorch";
+  f.expandable_segments = expandable_is_on(text);
+  const std::size_t tried = last_of(text, kTried);
+  if (tried == std::string_view::npos) {
+    if (!read_table(text, &f)) {
+      return false;
+    }
+  } else {
+    const bool mps = holds(text.substr(tried > 300 ? tried - 300 : 0, 300), "MPS backend");
+    const std::size_t from = mps && tried > 300 ? tried - 300 : mps ? 0 : tried;
+    const std::string_view one = text.substr(from, kLongest);
+    f.requested = size_after(one, kTried);
+    if (mps) {
+      read_mps(one, &f);
+    } else if (holds(one, "has a total capac")) {
+      read_sentences(one, &f);
+    } else {
+      read_in_parentheses(one, &f);
+    }
+  }
+  if (f.limit && f.reserved() && f.requested) {
+    f.limit_reached = *f.reserved() + *f.requested > *f.limit;
+  }
+  message->failure = std::move(f);
+  return true;
+}
+
+}  // namespace nofrag::detail

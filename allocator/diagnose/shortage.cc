@@ -1,0 +1,217 @@
+#include "diagnose/shortage.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "config/human_bytes.h"
+#include "diagnose/signals.h"
+
+namespace nofrag {
+namespace {
+
+// A rise of the lows counts as growth if it goes on (Kendall's tau) and is worth something against live.
+constexpr double kSteadyRise = 0.6;
+constexpr double kRiseWorth = 0.04;
+// Strictly after every unit, less is enough.
+constexpr double kStrictRise = 0.95;
+constexpr double kStrictRiseWorth = 0.015;
+// Requests that grow with it: a context. The same for what the largest request gained in all.
+constexpr double kRequestsRise = 0.45;
+constexpr double kRequestsGain = 0.15;
+// Growth that was allocated this recently is made anew all the time; growth this old stays.
+constexpr double kRemade = 0.15;
+constexpr double kStays = 0.35;
+// Work was done again and again if this many times as much was allocated as stayed.
+constexpr double kTurnover = 4;
+// One step of a large model has a few thousand.
+constexpr std::uint64_t kManyAllocations = 5000;
+// Next to nothing was freed: no work was done yet.
+constexpr double kNothingFreed = 0.02;
+// A base smaller than this share of live had no model in it, unless nearly all was freed again.
+constexpr double kNoBase = 0.25;
+constexpr double kMostlyFreed = 0.75;
+
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.0f %%", 100 * share);
+  return text;
+}
+
+void conclude(Diagnosis* d, Cause cause, double confidence, std::string evidence) {
+  d->cause = cause;
+  d->confidence = confidence;
+  d->evidence.push_back(std::move(evidence));
+}
+
+Bytes bytes(double value) {
+  return Bytes(value > 0 ? static_cast<std::uint64_t>(value) : 0);
+}
+
+bool grows(const Signals& s, Bytes live) {
+  const double worth = s.floors.consistency >= kStrictRise ? kStrictRiseWorth : kRiseWorth;
+  return s.units > 0 && s.floors.consistency >= kSteadyRise && live > Bytes(0) &&
+         s.rise >= worth * static_cast<double>(live.count());
+}
+
+// What grew, and whether it is made anew, larger, as contexts are.
+struct Growth {
+  bool requests_grow = false;
+  bool same_blocks = false;
+  bool stays = false;
+  bool aged = false;  // it is known when it was allocated
+
+  Growth(const Failure& f, const Signals& s) {
+    const double largest = std::max(1.0, static_cast<double>(s.requests_largest));
+    const double gain = s.requests.slope > 0 ? s.requests_rise / largest : 0;
+    requests_grow = s.requests.consistency >= kRequestsRise && gain >= kRequestsGain;
+    aged = f.growth_age.has_value();
+    same_blocks = s.same_blocks || (aged && *f.growth_age < kRemade);
+    stays = aged && *f.growth_age > kStays;
+  }
+  [[nodiscard]] int for_context() const {
+    return (requests_grow ? 2 : 0) + (same_blocks ? 2 : 0) - (stays || !aged ? 1 : 0);
+  }
+};
+
+void name_growth(const Growth& growth, const Signals& s, Diagnosis* d) {
+  const std::string rise = "the lows of live memory rose by " + human_bytes(bytes(s.rise)) +
+                           " over " + std::to_string(s.units) + " units of work";
+  if (growth.for_context() > 0) {
+    conclude(d, Cause::kKvCacheGrowth, growth.for_context() >= 2 ? 0.85 : 0.65, rise);
+    if (growth.requests_grow) {
+      d->evidence.push_back("requests grew with it, up to " +
+                            human_bytes(Bytes(s.requests_largest)));
+    }
+    if (growth.same_blocks) {
+      d->evidence.emplace_back(
+          "what it grew by is made anew all the time, larger, and not added to");
+    }
+    return;
+  }
+  conclude(
+      d, Cause::kLeak, growth.stays ? 0.85 : 0.7, rise + ", while the requests stayed the same");
+  if (growth.stays) {
+    d->evidence.emplace_back(
+        "what it grew by was allocated all along since the work began, and stays");
+  }
+  d->evidence.emplace_back("(a cache that grows by equal pieces and never lets go looks the same)");
+}
+
+// Before any work repeated: the load of the model, or its first step.
+void name_start(const Failure& f, const Signals& s, Diagnosis* d) {
+  const std::string live = human_bytes(f.live.value_or(Bytes(0)));
+  const bool pure_growth = s.freed_share < kNothingFreed;
+  const bool load_with_casts = !pure_growth && s.base_share < kNoBase;
+  if (!s.stepped && (pure_growth || load_with_casts || s.few_frees)) {
+    conclude(d,
+             Cause::kModelTooLarge,
+             load_with_casts ? 0.6 : 0.8,
+             "memory filled to " + live + " from the start, before any step was complete: " +
+                 (pure_growth ? "nothing had been freed yet"
+                              : "only what was copied on the way had been freed"));
+    return;
+  }
+  conclude(d,
+           Cause::kBatchTooLarge,
+           pure_growth ? 0.65 : 0.8,
+           "it failed in the first step: " +
+               (pure_growth
+                    ? "after a pause, which parts the load from it, "
+                    : percent(s.base_share) + " of what is live was there before the step, and ") +
+               "no step was ever complete");
+}
+
+void name_by_history(const Failure& f, const Signals& s, Diagnosis* d) {
+  const Bytes live = f.live.value_or(Bytes(f.timeline->live()));
+  // Copies on the way are rises and falls too, but they begin with the load.
+  const bool from_nothing = s.base_share < kNoBase && s.freed_share < kMostlyFreed && !s.stepped;
+  if (!from_nothing && grows(s, live)) {
+    // One first step grows too, by what it saves; but it hardly allocates more than that.
+    const Growth growth(f, s);
+    if (s.cycles >= 2 || growth.for_context() > 0 || s.turnover >= kTurnover ||
+        s.work >= kManyAllocations) {
+      name_growth(growth, s, d);
+      return;
+    }
+  }
+  if (s.cycles < 2 || from_nothing) {
+    name_start(f, s, d);
+    return;
+  }
+  const bool larger = f.requested && f.requested->count() > s.largest_before;
+  const bool higher = live.count() + f.requested.value_or(Bytes(0)).count() > s.highest_before;
+  conclude(d,
+           Cause::kBatchTooLarge,
+           larger || higher ? 0.8 : 0.6,
+           std::to_string(s.cycles) +
+               " rises and falls of live memory came before, with level lows: no growth");
+  if (larger) {
+    d->evidence.push_back("the request of " + human_bytes(*f.requested) +
+                          " is larger than every one before (" +
+                          human_bytes(Bytes(s.largest_before)) + ")");
+  }
+}
+
+bool by_moment(const Failure& f, double confidence, Diagnosis* d) {
+  switch (f.moment) {
+    case Moment::kLoading:
+      conclude(d, Cause::kModelTooLarge, confidence, "the text says that a model was being loaded");
+      return true;
+    case Moment::kKvCache:
+      conclude(d,
+               Cause::kKvCacheGrowth,
+               confidence,
+               "the text says that it was the KV cache that asked");
+      return true;
+    case Moment::kStep:
+      conclude(
+          d, Cause::kBatchTooLarge, confidence, "the text says that a step was being computed");
+      return true;
+    case Moment::kUnknown:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+void guess_from_moment(const Failure& failure, Diagnosis* d) {
+  if (by_moment(failure, 0.4, d)) {
+    return;
+  }
+  if (d->evidence.empty()) {
+    d->cause = Cause::kUnknown;
+    d->confidence = 0;
+  }
+}
+
+void name_shortage(const Failure& f, Diagnosis* d) {
+  if (f.timeline != nullptr) {
+    const Signals s = signals_of(*f.timeline);
+    if (s.history) {
+      name_by_history(f, s, d);
+      return;
+    }
+  }
+  if (by_moment(f, 0.7, d)) {
+    return;
+  }
+  // Numbers of one moment. Where a program has freed something its allocator holds more than it uses.
+  const Bytes live = f.live.value_or(Bytes(0));
+  const bool never_freed = f.cached && f.cached->count() < live.count() / 200;
+  if (never_freed) {
+    conclude(d,
+             Cause::kModelTooLarge,
+             0.5,
+             human_bytes(live) + " are in use and next to nothing (" + human_bytes(*f.cached) +
+                 ") was ever freed, as while a model is loaded");
+  } else {
+    conclude(d,
+             Cause::kBatchTooLarge,
+             0.45,
+             human_bytes(live) + " are in use and memory had been freed before, as in a step");
+  }
+  d->evidence.emplace_back("one message cannot tell the causes of a shortage apart for certain");
+}
+
+}  // namespace nofrag

@@ -1,0 +1,112 @@
+#include "diagnose/signals.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace nofrag {
+namespace {
+
+// Fewer units of work than these have no trend.
+constexpr std::size_t kLeastUnits = 6;
+// New blocks explain a rise if each is at most this many times the largest request.
+constexpr double kLargestShare = 1.2;
+// A pause this many times the usual time between windows splits the growth.
+constexpr std::uint64_t kPause = 20;
+constexpr std::uint64_t kLeastPauseUs = 1000;
+// A load goes on in the sizes it had; a step brings its own.
+constexpr double kNewSizes = 0.5;
+// What was live at that pause, against live at the end, to have been a load.
+constexpr double kLeastBase = 0.1;
+
+double share(std::uint64_t part, std::uint64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+// Complete cycles where there are enough, else stretches of work of equal length. What came before the
+// first frees is the load, and no unit of work.
+std::vector<Stretch> units_of(const Timeline& timeline) {
+  std::vector<Stretch> units;
+  const std::uint64_t base = timeline.live_at_first_churn();
+  const auto after_load = [&](const Stretch& s) { return s.max_live >= base; };
+  if (timeline.cycles().size() > kLeastUnits) {
+    // The first holds the load.
+    units.assign(timeline.cycles().begin() + 1, timeline.cycles().end());
+    return units;
+  }
+  const Stretch* from =
+      std::find_if(timeline.windows().begin(), timeline.windows().end(), after_load);
+  units.assign(from, timeline.windows().end());
+  // Windows short of a unit of work see single blocks come and go: eight to twenty-four stretches do not.
+  constexpr std::size_t kMostUnits = 24;
+  while (units.size() > kMostUnits) {
+    std::vector<Stretch> pairs;
+    for (std::size_t i = 0; i + 1 < units.size(); i += 2) {
+      pairs.push_back(merged(units[i], units[i + 1]));
+    }
+    if (units.size() % 2 == 1) {
+      pairs.push_back(units.back());
+    }
+    units = std::move(pairs);
+  }
+  return units;
+}
+
+bool pauses(const Timeline& timeline) {
+  const std::uint64_t usual = std::max<std::uint64_t>(timeline.usual_pause_us(), 1);
+  return timeline.longest_pause_us() >= std::max(kPause * usual, kLeastPauseUs) &&
+         timeline.new_share_after_pause() >= kNewSizes &&
+         share(timeline.live_at_longest_pause(), timeline.live()) >= kLeastBase;
+}
+
+}  // namespace
+
+Signals signals_of(const Timeline& timeline) {
+  Signals s;
+  s.history = timeline.allocations() >= 2;
+  s.cycles = timeline.cycle_count();
+  s.freed_share = share(timeline.freed_bytes(), timeline.allocated_bytes());
+  s.base_share = timeline.live_at_first_churn() == 0
+                     ? 1.0
+                     : share(timeline.live_at_first_churn(), timeline.live());
+  const std::uint64_t base = timeline.live_at_first_churn();
+  s.turnover = share(timeline.allocated_since_churn(),
+                     timeline.live() > base ? timeline.live() - base : timeline.live());
+  s.work = timeline.allocations_since_churn();
+  constexpr std::uint64_t kFew = 10;
+  s.few_frees = timeline.frees() * kFew < timeline.allocations();
+  s.stepped = pauses(timeline);
+  for (const Stretch& window : timeline.windows()) {
+    s.largest_before = std::max(s.largest_before, window.largest_request);
+  }
+  for (const Stretch& cycle : timeline.cycles()) {
+    s.highest_before = std::max(s.highest_before, cycle.max_live);
+  }
+  const std::vector<Stretch> units = units_of(timeline);
+  s.units = units.size();
+  if (units.size() < kLeastUnits) {
+    return s;
+  }
+  std::vector<Point> floors;
+  std::vector<Point> tops;
+  std::vector<Point> requests;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const auto x = static_cast<double>(units[i].allocations);
+    floors.push_back({x, static_cast<double>(units[i].min_live)});
+    tops.push_back({x, static_cast<double>(units[i].max_live)});
+    s.requests_largest = std::max(s.requests_largest, units[i].largest_request);
+    requests.push_back({x, static_cast<double>(units[i].largest_request)});
+  }
+  s.floors = theil_sen(floors);
+  s.tops = theil_sen(tops);
+  s.requests = theil_sen(requests);
+  s.rise = s.floors.slope * (floors.back().x - floors.front().x);
+  s.requests_rise = s.requests.slope * (requests.back().x - requests.front().x);
+  s.base = units.front().min_live;
+  const double new_blocks =
+      static_cast<double>(units.back().low_blocks) - static_cast<double>(units.front().low_blocks);
+  s.same_blocks =
+      s.rise > std::max(new_blocks, 0.0) * kLargestShare * static_cast<double>(s.requests_largest);
+  return s;
+}
+
+}  // namespace nofrag

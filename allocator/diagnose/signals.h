@@ -1,0 +1,40 @@
+// Signals: what a job's memory did over time, as the few numbers that tell the causes apart.
+//
+// Owns: values, worked out from a Timeline. Layer: diagnose. Units: bytes; shares 0 to 1.
+// Threads: pure function. Failure: a history too short for a number leaves it at its default.
+// Cost: O(n^2) in the tracks' lengths. Definitions and thresholds: docs/oom-guide.md.
+#pragma once
+
+#include <cstdint>
+
+#include "base/timeline.h"
+#include "base/units.h"
+#include "diagnose/trends.h"
+
+namespace nofrag {
+
+struct Signals {
+  bool history = false;      // there is one at all
+  std::uint64_t cycles = 0;  // complete rises and falls of live memory
+  double freed_share = 0;    // of all bytes allocated, those freed
+  double base_share = 0;     // live when frees first came in numbers, over live now; 1: never did
+  std::uint64_t work = 0;    // allocations since the base
+  bool few_frees = false;    // fewer than a tenth of the allocations
+  double turnover = 0;       // bytes allocated since the base, over what live grew since
+  bool stepped = false;   // a pause split growth without frees in two: a load, and what came then
+  Line floors;            // lowest live of each unit of work after the base, by its number
+  Line tops;              // highest live likewise
+  Line requests;          // largest request likewise
+  std::size_t units = 0;  // how many units these lines have
+  double requests_rise = 0;            // the largest requests' rise over the units, in bytes
+  std::uint64_t requests_largest = 0;  // of the units
+  double rise = 0;                     // floors' rise over the units, in bytes
+  bool same_blocks = false;  // it rose by more than new blocks explain: the same ones are larger
+  std::uint64_t base = 0;    // live at the first unit
+  std::uint64_t largest_before = 0;  // largest request that was served
+  std::uint64_t highest_before = 0;  // highest live in a complete unit
+};
+
+[[nodiscard]] Signals signals_of(const Timeline& timeline);
+
+}  // namespace nofrag

@@ -1,0 +1,148 @@
+#include "runtime/observe/metrics_server.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <string_view>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+namespace nofrag {
+namespace {
+
+constexpr std::string_view kLoopback = "127.0.0.1";
+constexpr long kPatienceSeconds = 1;
+
+struct Address {
+  in_addr host{};
+  int port = -1;
+};
+
+bool parse(const std::string& text, Address* address) {
+  const std::size_t colon = text.rfind(':');
+  const std::string host(colon == std::string::npos ? kLoopback
+                                                    : std::string_view(text).substr(0, colon));
+  const std::string_view number = colon == std::string::npos
+                                      ? std::string_view(text)
+                                      : std::string_view(text).substr(colon + 1);
+  const char* const end = number.data() + number.size();
+  const auto [stop, error] = std::from_chars(number.data(), end, address->port);
+  constexpr int kHighestPort = 65535;
+  return error == std::errc() && stop == end && address->port >= 0 &&
+         address->port <= kHighestPort && ::inet_pton(AF_INET, host.c_str(), &address->host) == 1;
+}
+
+int listen_on(const in_addr& host, int port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) {
+    return -1;
+  }
+  const int yes = 1;
+  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  sockaddr_in where{};
+  where.sin_family = AF_INET;
+  where.sin_addr = host;
+  where.sin_port = htons(static_cast<std::uint16_t>(port));
+  constexpr int kWaiting = 8;
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&where), sizeof where) == 0 &&
+      ::listen(fd, kWaiting) == 0) {
+    return fd;
+  }
+  const int why = errno;
+  ::close(fd);
+  errno = why;
+  return -1;
+}
+
+int port_of(int fd) {
+  sockaddr_in where{};
+  socklen_t size = sizeof where;
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&where), &size);
+  return ntohs(where.sin_port);
+}
+
+void send_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t sent = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
+    if (sent <= 0) {
+      return;
+    }
+    text.remove_prefix(static_cast<std::size_t>(sent));
+  }
+}
+
+}  // namespace
+
+bool MetricsServer::open(const std::string& address, std::string* problem) {
+  Address wanted;
+  if (!parse(address, &wanted)) {
+    *problem = "metrics:" + address +
+               " is no port, no ADDRESS:PORT and no file:PATH; no metrics are served";
+    return false;
+  }
+  int fd = -1;
+  constexpr int kHighestPort = 65535;
+  for (int i = 0; i <= (wanted.port == 0 ? 0 : kMorePorts) && wanted.port + i <= kHighestPort;
+       ++i) {
+    fd = listen_on(wanted.host, wanted.port + i);
+    if (fd >= 0 || errno != EADDRINUSE) {
+      break;
+    }
+  }
+  if (fd < 0) {
+    *problem = "metrics:" + address + " cannot be served: " + std::strerror(errno);
+    return false;
+  }
+  port_ = port_of(fd);
+  socket_.store(fd, std::memory_order_relaxed);
+  return true;
+}
+
+void MetricsServer::answer(int client, const std::function<std::string()>& page) {
+  const timeval patience{kPatienceSeconds, 0};
+  ::setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  ::setsockopt(client, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  char request[2048];
+  const ssize_t got = ::recv(client, request, sizeof request, 0);
+  if (got <= 0) {
+    return;
+  }
+  const std::string_view text(request, static_cast<std::size_t>(got));
+  if (text.substr(0, 4) != "GET ") {
+    send_all(client, "HTTP/1.0 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n");
+    return;
+  }
+  const std::string body = page();
+  send_all(client,
+           "HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+           "Content-Length: " +
+               std::to_string(body.size()) + "\r\nConnection: close\r\n\r\n");
+  send_all(client, body);
+}
+
+void MetricsServer::serve(int milliseconds, const std::function<std::string()>& page) {
+  pollfd waiting{socket_.load(std::memory_order_relaxed), POLLIN, 0};
+  if (::poll(&waiting, 1, milliseconds) <= 0 || (waiting.revents & POLLIN) == 0) {
+    return;
+  }
+  const int client = ::accept4(waiting.fd, nullptr, nullptr, SOCK_CLOEXEC);
+  if (client >= 0) {
+    answer(client, page);
+    ::shutdown(client, SHUT_RDWR);
+    ::close(client);
+  }
+}
+
+void MetricsServer::close() {
+  const int fd = socket_.exchange(-1, std::memory_order_relaxed);
+  if (fd >= 0) {
+    ::close(fd);
+  }
+}
+
+}  // namespace nofrag

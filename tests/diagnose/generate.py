@@ -1,0 +1,257 @@
+"""Runs that end out of memory, one function a cause; each takes a seed and makes another variant.
+
+A run is (trace as csv text, capacity in bytes): the job as it would have gone on with more memory. Sizes,
+orders and lifetimes follow what PyTorch jobs of the kind do. The causes that no trace shows (refused_below,
+other_process) are messages: see messages.py.
+"""
+
+import random
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+class Job:
+    """Writes the events of one job; the clock runs with the work."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.rows = ["time_us,op,id,size,stream"]
+        self.time = 0
+        self.next_id = 1
+        self.sizes = {}
+        self.live = 0
+        self.peak = 0
+
+    def wait(self, microseconds):
+        self.time += microseconds
+
+    def alloc(self, size):
+        size = max(512, int(size))
+        block = self.next_id
+        self.next_id += 1
+        self.time += self.random.randint(5, 15)
+        self.rows.append(f"{self.time},a,{block},{size},0")
+        self.sizes[block] = size
+        self.live += -(-size // 512) * 512
+        self.peak = max(self.peak, self.live)
+        return block
+
+    def free(self, block):
+        size = self.sizes.pop(block)
+        self.time += self.random.randint(1, 5)
+        self.rows.append(f"{self.time},f,{block},{size},0")
+        self.live -= -(-size // 512) * 512
+
+    def temporary(self, size):
+        self.free(self.alloc(size))
+
+    def text(self):
+        return "\n".join(self.rows) + "\n"
+
+
+def layers_of(job, hidden=None, layers=None):
+    """The weights of a transformer, layer by layer, in bytes."""
+    hidden = hidden or job.random.choice([1024, 1536, 2048, 2560])
+    layers = layers or job.random.randint(12, 32)
+    width = job.random.choice([2, 4])
+    embedding = 32000 * hidden * width
+    layer = [3 * hidden * hidden * width, hidden * hidden * width, 4 * hidden * hidden * width,
+             4 * hidden * hidden * width, hidden * width, hidden * width]
+    return [embedding] + [size for _ in range(layers) for size in layer] + [embedding]
+
+
+def load(job, weights, cast=False):
+    blocks = []
+    for size in weights:
+        if cast:
+            raw = job.alloc(2 * size)
+            blocks.append(job.alloc(size))
+            job.free(raw)
+        else:
+            blocks.append(job.alloc(size))
+    return blocks
+
+
+def forward_backward(job, weights_total, layers, activation, keep_gradients=()):
+    """One training step: activations pile up, temporaries go at once, the backward takes all apart."""
+    saved = []
+    for _ in range(layers):
+        for part in (1.0, 0.5, 2.0):
+            saved.append(job.alloc(activation * part))
+        job.temporary(activation * 1.5)
+        job.temporary(activation * 0.25)
+    job.wait(2000)
+    while saved:
+        job.temporary(activation)
+        job.free(saved.pop())
+    job.wait(2000)
+
+
+def model_too_large(seed):
+    job = Job(seed)
+    weights = layers_of(job)
+    variant = seed % 4
+    if variant == 1:
+        load(job, weights, cast=True)
+    elif variant == 2:  # checkpoint shards: each is read whole, then copied
+        for start in range(0, len(weights), 12):
+            shard = weights[start:start + 12]
+            staging = job.alloc(sum(shard) // 4)
+            load(job, shard)
+            job.free(staging)
+    elif variant == 3:  # two models, one after the other
+        load(job, weights)
+        job.wait(300)
+        load(job, layers_of(job))
+    else:
+        load(job, weights)
+    return job.text(), int(job.peak * job.random.uniform(0.45, 0.93))
+
+
+def batch_too_large(seed):
+    job = Job(seed)
+    weights = layers_of(job, hidden=1024, layers=job.random.randint(8, 20))
+    variant = seed % 5
+    load(job, weights, cast=variant == 4)
+    job.wait(500_000)
+    base = job.live
+    layers = job.random.randint(10, 24)
+    activation = base * job.random.uniform(0.05, 0.2)
+    if variant == 0:  # the first step of training
+        forward_backward(job, base, layers, activation)
+    elif variant == 1:  # no gradients: one temporary after the other, one much too large
+        for _ in range(layers):
+            job.temporary(activation)
+            job.temporary(activation * 2)
+        job.temporary(base * job.random.uniform(2, 5))
+    elif variant == 2:  # many equal steps, then one batch that is longer
+        for _ in range(job.random.randint(10, 40)):
+            forward_backward(job, base, layers, activation)
+        before = job.peak
+        forward_backward(job, base, layers, activation * job.random.uniform(1.3, 3))
+        return job.text(), int(before + (job.peak - before) * job.random.uniform(0.2, 0.9))
+    elif variant == 3:  # lengths vary; the longest so far is too long
+        for _ in range(job.random.randint(15, 40)):
+            forward_backward(job, base, layers, activation * job.random.uniform(0.3, 1.0))
+        before = job.peak
+        forward_backward(job, base, layers, activation * 1.6)
+        return job.text(), int(before + (job.peak - before) * job.random.uniform(0.2, 0.9))
+    else:  # weights cast on the way, then the first step
+        forward_backward(job, base, layers, activation)
+    return job.text(), int(base + (job.peak - base) * job.random.uniform(0.3, 0.9))
+
+
+def kv_cache_growth(seed):
+    job = Job(seed)
+    weights = layers_of(job, hidden=1024, layers=12)
+    load(job, weights)
+    job.wait(200_000)
+    base = job.live
+    layers = 12
+    variant = seed % 5
+    token = job.random.choice([16, 32, 64]) * 1024
+    if variant in (0, 1):  # one chat: caches are made anew, longer, at every turn (torch.cat)
+        length = job.random.randint(32, 128)
+        caches = [job.alloc(length * token) for _ in range(2 * layers)]
+        for _ in range(job.random.randint(40, 80)):
+            grown = length + job.random.randint(16, 96)
+            for i, old in enumerate(caches):
+                job.temporary(grown * token // (4 if variant else 2))
+                caches[i] = job.alloc(grown * token)
+                job.free(old)
+            length = grown
+            job.wait(3000)
+    elif variant == 2:  # agents in parallel, each with its own growing context
+        agents = [[job.random.randint(16, 64), None] for _ in range(job.random.randint(4, 12))]
+        for agent in agents:
+            agent[1] = [job.alloc(agent[0] * token) for _ in range(2 * layers)]
+        for _ in range(job.random.randint(80, 160)):
+            agent = job.random.choice(agents)
+            grown = agent[0] + job.random.randint(8, 64)
+            for i, old in enumerate(agent[1]):
+                job.temporary(grown * token // 2)
+                agent[1][i] = job.alloc(grown * token)
+                job.free(old)
+            agent[0] = grown
+            job.wait(2000)
+    elif variant == 3:  # paged caches of many sessions: sessions end, and more come than go
+        page = 16 * token
+        sessions = []
+        for step in range(600):
+            if job.random.random() < 0.15:
+                sessions.append([job.alloc(page) for _ in range(layers)])
+            for session in sessions:
+                if job.random.random() < 0.2:
+                    session.append(job.alloc(page))
+            if sessions and job.random.random() < 0.05:
+                for block in sessions.pop(0):
+                    job.free(block)
+            job.temporary(page * (2 + step // 100))
+            job.wait(1000)
+    else:  # agents fan out: each brings a longer prompt than the last
+        caches = []
+        for turn in range(job.random.randint(30, 60)):
+            length = 32 + 8 * turn
+            caches.append([job.alloc(length * token) for _ in range(2 * layers)])
+            for _ in range(6):
+                job.temporary(length * token * 2)
+            if turn % 9 == 8:
+                for block in caches.pop(0):
+                    job.free(block)
+            job.wait(3000)
+    return job.text(), int(base + (job.peak - base) * job.random.uniform(0.55, 0.95))
+
+
+def leak(seed):
+    job = Job(seed)
+    weights = layers_of(job, hidden=1024, layers=job.random.randint(6, 14))
+    load(job, weights)
+    job.wait(200_000)
+    base = job.live
+    layers = job.random.randint(6, 14)
+    activation = base * job.random.uniform(0.01, 0.06)
+    kept = []
+    variant = seed % 4
+    steps = job.random.randint(40, 90)
+    output = base * job.random.uniform(0.01, 0.05)
+    early = 0
+    for step in range(steps):
+        early = job.peak if step == 12 else early
+        forward_backward(job, base, layers, activation)
+        if variant == 0:  # a list keeps every output
+            kept.append(job.alloc(output))
+        elif variant == 1:  # a loss keeps its graph: several blocks a step
+            kept += [job.alloc(output / 4) for _ in range(4)]
+        elif variant == 2 and step % 4 == 0:  # now and then only
+            kept.append(job.alloc(4 * output))
+        elif variant == 3:  # inference: no backward, the outputs stay
+            for _ in range(3):
+                job.temporary(activation)
+            kept.append(job.alloc(output))
+    return job.text(), int(early + (job.peak - early) * job.random.uniform(0.2, 0.95))
+
+
+def fragmentation(seed):
+    """Enough free memory in pieces, for an allocator that keeps segments whole."""
+    job = Job(seed)
+    load(job, layers_of(job, hidden=1024, layers=8))
+    unit = job.random.randint(24, 90) * MIB
+    pins = []
+    for step in range(job.random.randint(8, 16)):
+        blocks = [job.alloc(unit * job.random.uniform(0.8, 1.2)) for _ in range(8)]
+        pins.append(job.alloc(job.random.randint(1, 4) * MIB))
+        for block in blocks:
+            job.free(block)
+            pins.append(job.alloc(job.random.randint(2, 30) * 64 * 1024))
+        unit = int(unit * 1.07)
+        job.wait(3000)
+    large = [job.alloc(unit * 4) for _ in range(2)]
+    for block in large:
+        job.free(block)
+    job.wait(1000)
+    job.temporary(unit * 9)
+    return job.text(), int(job.peak * job.random.uniform(1.05, 1.08))
+
+
+CAUSES = {f.__name__: f for f in (model_too_large, batch_too_large, kv_cache_growth, leak, fragmentation)}

@@ -1,0 +1,162 @@
+#include "torch_plugin/native/pools/custom_pool.h"
+
+namespace nofrag::native {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::size_t kSmallest = 512;
+constexpr std::size_t kLargestSmall = kMiB;
+constexpr std::size_t kLeastOwnSegment = 10 * kMiB;
+
+std::size_t segment_size(std::size_t size) {
+  if (size <= kLargestSmall) {
+    return 2 * kMiB;
+  }
+  if (size < kLeastOwnSegment) {
+    return 20 * kMiB;
+  }
+  return (size + 2 * kMiB - 1) / (2 * kMiB) * (2 * kMiB);
+}
+
+// Is what would be left of a free block worth a block of its own?
+bool splits(std::size_t left, bool small) {
+  return small ? left >= kSmallest : left > kLargestSmall;
+}
+
+}  // namespace
+
+void* CustomPool::allocate(std::size_t size, cudaStream_t stream, std::size_t* given) {
+  const std::lock_guard lock(mutex_);
+  poll(false);
+  const bool small = size <= kLargestSmall;
+  if (void* block = take_free(size, stream, small, given)) {
+    return block;
+  }
+  const std::size_t whole = segment_size(size);
+  void* const made = allocator_->raw_alloc(whole);
+  if (made == nullptr) {
+    return nullptr;
+  }
+  const auto address = reinterpret_cast<std::size_t>(made);
+  segments_[address] = {whole, stream, small, {{address, {address, whole, true}}}};
+  device_.note_segment(made, whole, small, true, pool_);
+  return take_free(size, stream, small, given);
+}
+
+void* CustomPool::reuse(std::size_t size, cudaStream_t stream, std::size_t* given) {
+  const std::lock_guard lock(mutex_);
+  poll(true);
+  return take_free(size, stream, size <= kLargestSmall, given);
+}
+
+// The smallest free block of the stream that is large enough, the lowest among equals.
+void* CustomPool::take_free(std::size_t size,
+                            cudaStream_t stream,
+                            bool small,
+                            std::size_t* given) {
+  Segment* segment = nullptr;
+  Span* best = nullptr;
+  for (auto& [start, candidate] : segments_) {
+    if (candidate.stream != stream || candidate.small != small) {
+      continue;
+    }
+    for (auto& [address, span] : candidate.spans) {
+      if (span.free && span.size >= size && (best == nullptr || span.size < best->size)) {
+        best = &span;
+        segment = &candidate;
+      }
+    }
+  }
+  if (best == nullptr) {
+    return nullptr;
+  }
+  best->free = false;
+  if (!no_split_ && splits(best->size - size, small)) {
+    const Span rest{best->address + size, best->size - size, true};
+    best->size = size;
+    segment->spans[rest.address] = rest;
+  }
+  *given = best->size;
+  return reinterpret_cast<void*>(best->address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+std::map<std::size_t, CustomPool::Segment>::iterator CustomPool::segment_of(std::size_t address) {
+  return std::prev(segments_.upper_bound(address));
+}
+
+void CustomPool::give_free(std::size_t address) {
+  auto& spans = segment_of(address)->second.spans;
+  auto span = spans.find(address);
+  span->second.free = true;
+  if (const auto next = std::next(span); next != spans.end() && next->second.free) {
+    span->second.size += next->second.size;
+    spans.erase(next);
+  }
+  if (span != spans.begin() && std::prev(span)->second.free) {
+    std::prev(span)->second.size += span->second.size;
+    spans.erase(span);
+  }
+}
+
+void CustomPool::record_stream(const void* block, cudaStream_t stream) {
+  const std::lock_guard lock(mutex_);
+  streams_of_block_[reinterpret_cast<std::size_t>(block)].insert(stream);
+}
+
+bool CustomPool::free(const Block& block) {
+  const std::lock_guard lock(mutex_);
+  const auto address = reinterpret_cast<std::size_t>(block.address);
+  const auto streams = streams_of_block_.find(address);
+  if (streams == streams_of_block_.end()) {
+    give_free(address);
+    return true;
+  }
+  Waiting waiting{block.address, block.serial, {}};
+  for (cudaStream_t stream : streams->second) {
+    waiting.events.push_back(platform::record(device_.ordinal(), stream));
+  }
+  streams_of_block_.erase(streams);
+  waiting_.push_back(std::move(waiting));
+  return false;
+}
+
+// Blocks whose streams are done become free.
+void CustomPool::poll(bool wait) {
+  std::erase_if(waiting_, [&](Waiting& waiting) {
+    std::erase_if(waiting.events, [wait](platform::Event event) {
+      if (wait) {
+        platform::wait(event);
+      }
+      return platform::finished(event);
+    });
+    if (!waiting.events.empty()) {
+      return false;
+    }
+    give_free(reinterpret_cast<std::size_t>(waiting.address));
+    device_.complete_free(waiting.address, waiting.serial);
+    return true;
+  });
+}
+
+bool CustomPool::empty() {
+  const std::lock_guard lock(mutex_);
+  poll(true);
+  std::erase_if(segments_, [this](const auto& entry) {
+    const auto& [address, segment] = entry;
+    if (segment.spans.size() != 1 || !segment.spans.begin()->second.free) {
+      return false;
+    }
+    void* const start = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+    device_.note_segment(start, segment.size, segment.small, false, pool_);
+    allocator_->raw_delete(start);
+    return true;
+  });
+  return segments_.empty();
+}
+
+std::map<std::size_t, CustomPool::Segment> CustomPool::segments() {
+  const std::lock_guard lock(mutex_);
+  return segments_;
+}
+
+}  // namespace nofrag::native
