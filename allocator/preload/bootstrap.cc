@@ -27,7 +27,8 @@ struct NofragLookup {
 [[gnu::visibility("hidden"), gnu::used]] void nofrag_preload_find_driver();
 }
 
-#if defined(__x86_64__)
+// Sanitizers look for their own functions through dlsym before any code of ours may run.
+#if !defined(NOFRAG_NO_LOADER_HOOKS)
 __asm__(
     ".text\n.p2align 4\n.globl dlsym\n.type dlsym, @function\ndlsym:\n.cfi_startproc\n"
     "  endbr64\n"

@@ -73,6 +73,10 @@ CUresult hook_cuMemGetInfo_v2(size_t* free, size_t* total) {
       device >= Process::kMostDevices) {
     return result;
   }
+  // Where the driver serves alone, its own count holds, and no limit of ours.
+  if (current_device() == device && service_of(device) == Service::kNative) {
+    return result;
+  }
   const InsideNofrag inside;
   const std::shared_lock lock(gate());
   // What one request can surely have beside what the driver still has: whole idle handles, the free ends

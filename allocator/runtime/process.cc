@@ -293,7 +293,14 @@ void Process::drop_device(int ordinal) {
     past.stats.limit = last.stats.limit;
     add_past(last, &past);
     dropped_.push_back(std::move(past));
-    delete device;
+    // Who still looks at it must not find it freed.
+    if (observer_.device_gone(DeviceOrdinal(ordinal))) {
+      delete device;
+    } else {
+      log_line(LogLevel::kWarning,
+               "device %d is reset while nofrag looks at it; what nofrag holds there stays held",
+               ordinal);
+    }
   }
   if (driver_ != nullptr) {
     driver_->release_context(DeviceOrdinal(ordinal));

@@ -55,6 +55,19 @@ void Observer::device_made(DeviceAllocator* device) {
   }
 }
 
+bool Observer::device_gone(DeviceOrdinal device) {
+  watched(device)->device.store(nullptr, std::memory_order_seq_cst);
+  // The next look does not find it; one that is under way may.
+  const auto patience = std::chrono::steady_clock::now() + kLastPatience;
+  while (busy_.load(std::memory_order_seq_cst)) {
+    if (std::chrono::steady_clock::now() >= patience) {
+      return false;
+    }
+    std::this_thread::yield();
+  }
+  return true;
+}
+
 void Observer::start_thread() {
   if (started_.exchange(true, std::memory_order_acq_rel)) {
     return;
@@ -132,7 +145,7 @@ void Observer::loop() {
 
 void Observer::look() {
   for (std::size_t i = 0; i < kMostDevices; ++i) {
-    DeviceAllocator* device = watched_[i].device.load(std::memory_order_acquire);
+    DeviceAllocator* device = watched_[i].device.load(std::memory_order_seq_cst);
     if (device == nullptr) {
       continue;
     }

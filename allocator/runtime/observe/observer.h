@@ -40,6 +40,8 @@ class Observer {
   // Before the first device_made.
   void configure(const Options& options, Driver* driver);
   void device_made(DeviceAllocator* device);
+  // Looks at it no more. False: a look at it, or a callback, is still under way.
+  bool device_gone(DeviceOrdinal device);
   void stop();
   void after_fork();
 
