@@ -116,6 +116,7 @@ class Timeline {
   [[nodiscard]] std::uint64_t allocated_since_churn() const {
     return churning_ ? allocated_bytes_ - allocated_at_churn_ : 0;
   }
+  [[nodiscard]] std::uint64_t allocations_at_first_churn() const { return allocations_at_churn_; }
   [[nodiscard]] std::uint64_t allocations_since_churn() const {
     return churning_ ? allocations_ - allocations_at_churn_ : 0;
   }

@@ -273,6 +273,7 @@ std::vector<HeldSize> DeviceAllocator::held_sizes(std::size_t most) const {
     });
   }
   std::vector<HeldSize> all;
+  all.reserve(by_size.size());
   for (const auto& [size, held] : by_size) {
     all.push_back(held);
   }

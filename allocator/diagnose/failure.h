@@ -68,6 +68,8 @@ struct Failure {
   // How long ago live blocks of the growth since the base were allocated, by bytes, as a share of all
   // that was allocated since: 0 = just now, 0.5 = evenly since the base; empty: not known.
   std::optional<double> growth_age;
+  // How often the work since the base paused (a step ended, a result was waited for); empty: not known.
+  std::optional<std::uint64_t> pauses;
 
   // Held from the driver.
   [[nodiscard]] std::optional<Bytes> reserved() const {

@@ -22,9 +22,12 @@ constexpr double kRequestsGain = 0.15;
 constexpr double kRemade = 0.15;
 constexpr double kStays = 0.35;
 // Work was done again and again if this many times as much was allocated as stayed.
-constexpr double kTurnover = 4;
-// One step of a large model has a few thousand.
-constexpr std::uint64_t kManyAllocations = 5000;
+constexpr double kTurnover = 40;
+// Or if its units are complete rises and falls of live memory; or there were more allocations than one step has.
+constexpr std::uint64_t kRepeated = 7;
+constexpr std::uint64_t kMostLayers = 96;
+constexpr std::uint64_t kLayerAllocations = 96;
+constexpr std::uint64_t kManyAllocations = 20000;
 // Next to nothing was freed: no work was done yet.
 constexpr double kNothingFreed = 0.02;
 // A base smaller than this share of live had no model in it, unless nearly all was freed again.
@@ -37,7 +40,7 @@ std::string percent(double share) {
   return text;
 }
 
-void conclude(Diagnosis* d, Cause cause, double confidence, std::string evidence) {
+void settle_on(Diagnosis* d, Cause cause, double confidence, std::string evidence) {
   d->cause = cause;
   d->confidence = confidence;
   d->evidence.push_back(std::move(evidence));
@@ -49,7 +52,7 @@ Bytes bytes(double value) {
 
 bool grows(const Signals& s, Bytes live) {
   const double worth = s.floors.consistency >= kStrictRise ? kStrictRiseWorth : kRiseWorth;
-  return s.units > 0 && s.floors.consistency >= kSteadyRise && live > Bytes(0) &&
+  return s.units > 0 && s.goes_on && s.floors.consistency >= kSteadyRise && live > Bytes(0) &&
          s.rise >= worth * static_cast<double>(live.count());
 }
 
@@ -77,7 +80,7 @@ void name_growth(const Growth& growth, const Signals& s, Diagnosis* d) {
   const std::string rise = "the lows of live memory rose by " + human_bytes(bytes(s.rise)) +
                            " over " + std::to_string(s.units) + " units of work";
   if (growth.for_context() > 0) {
-    conclude(d, Cause::kKvCacheGrowth, growth.for_context() >= 2 ? 0.85 : 0.65, rise);
+    settle_on(d, Cause::kKvCacheGrowth, growth.for_context() >= 2 ? 0.85 : 0.65, rise);
     if (growth.requests_grow) {
       d->evidence.push_back("requests grew with it, up to " +
                             human_bytes(Bytes(s.requests_largest)));
@@ -88,7 +91,7 @@ void name_growth(const Growth& growth, const Signals& s, Diagnosis* d) {
     }
     return;
   }
-  conclude(
+  settle_on(
       d, Cause::kLeak, growth.stays ? 0.85 : 0.7, rise + ", while the requests stayed the same");
   if (growth.stays) {
     d->evidence.emplace_back(
@@ -101,34 +104,44 @@ void name_growth(const Growth& growth, const Signals& s, Diagnosis* d) {
 void name_start(const Failure& f, const Signals& s, Diagnosis* d) {
   const std::string live = human_bytes(f.live.value_or(Bytes(0)));
   const bool pure_growth = s.freed_share < kNothingFreed;
-  const bool load_with_casts = !pure_growth && s.base_share < kNoBase;
+  const bool load_with_casts = !pure_growth && s.at_once && s.base_share < kNoBase;
   if (!s.stepped && (pure_growth || load_with_casts || s.few_frees)) {
-    conclude(d,
-             Cause::kModelTooLarge,
-             load_with_casts ? 0.6 : 0.8,
-             "memory filled to " + live + " from the start, before any step was complete: " +
-                 (pure_growth ? "nothing had been freed yet"
-                              : "only what was copied on the way had been freed"));
+    settle_on(d,
+              Cause::kModelTooLarge,
+              load_with_casts ? 0.6 : 0.8,
+              "memory filled to " + live + " from the start, before any step was complete: " +
+                  (pure_growth ? "nothing had been freed yet"
+                               : "only what was copied on the way had been freed"));
     return;
   }
-  conclude(d,
-           Cause::kBatchTooLarge,
-           pure_growth ? 0.65 : 0.8,
-           "it failed in the first step: " +
-               (pure_growth
-                    ? "after a pause, which parts the load from it, "
-                    : percent(s.base_share) + " of what is live was there before the step, and ") +
-               "no step was ever complete");
+  settle_on(d,
+            Cause::kBatchTooLarge,
+            pure_growth ? 0.65 : 0.8,
+            "it failed in the first step: " +
+                (pure_growth
+                     ? "after a pause, which parts the load from it, "
+                     : percent(s.base_share) + " of what is live was there before the step, and ") +
+                "no step was ever complete");
+}
+
+// Are the rises and falls whole units of work? The layers of one first step, each with its temporaries, look
+// the same but for this: they are few, small, and nothing pauses between them.
+bool repeated(const Failure& f, const Signals& s) {
+  const bool like_layers = f.pauses && 2 * *f.pauses < s.cycles && s.cycles <= kMostLayers &&
+                           s.work < kLayerAllocations * s.cycles;
+  return s.cycles >= kRepeated && !like_layers;
 }
 
 void name_by_history(const Failure& f, const Signals& s, Diagnosis* d) {
   const Bytes live = f.live.value_or(Bytes(f.timeline->live()));
   // Copies on the way are rises and falls too, but they begin with the load.
-  const bool from_nothing = s.base_share < kNoBase && s.freed_share < kMostlyFreed && !s.stepped;
+  const bool from_nothing =
+      s.at_once && s.base_share < kNoBase && s.freed_share < kMostlyFreed && !s.stepped;
   if (!from_nothing && grows(s, live)) {
     // One first step grows too, by what it saves; but it hardly allocates more than that.
     const Growth growth(f, s);
-    if (growth.for_context() > 0 || s.turnover >= kTurnover || s.work >= kManyAllocations) {
+    if (repeated(f, s) || growth.for_context() > 0 || s.turnover >= kTurnover ||
+        s.work >= kManyAllocations) {
       name_growth(growth, s, d);
       return;
     }
@@ -139,11 +152,11 @@ void name_by_history(const Failure& f, const Signals& s, Diagnosis* d) {
   }
   const bool larger = f.requested && f.requested->count() > s.largest_before;
   const bool higher = live.count() + f.requested.value_or(Bytes(0)).count() > s.highest_before;
-  conclude(d,
-           Cause::kBatchTooLarge,
-           larger || higher ? 0.8 : 0.6,
-           std::to_string(s.cycles) +
-               " rises and falls of live memory came before, with level lows: no growth");
+  settle_on(d,
+            Cause::kBatchTooLarge,
+            larger || higher ? 0.8 : 0.6,
+            std::to_string(s.cycles) +
+                " rises and falls of live memory came before, with level lows: no growth");
   if (larger) {
     d->evidence.push_back("the request of " + human_bytes(*f.requested) +
                           " is larger than every one before (" +
@@ -154,16 +167,17 @@ void name_by_history(const Failure& f, const Signals& s, Diagnosis* d) {
 bool by_moment(const Failure& f, double confidence, Diagnosis* d) {
   switch (f.moment) {
     case Moment::kLoading:
-      conclude(d, Cause::kModelTooLarge, confidence, "the text says that a model was being loaded");
+      settle_on(
+          d, Cause::kModelTooLarge, confidence, "the text says that a model was being loaded");
       return true;
     case Moment::kKvCache:
-      conclude(d,
-               Cause::kKvCacheGrowth,
-               confidence,
-               "the text says that it was the KV cache that asked");
+      settle_on(d,
+                Cause::kKvCacheGrowth,
+                confidence,
+                "the text says that it was the KV cache that asked");
       return true;
     case Moment::kStep:
-      conclude(
+      settle_on(
           d, Cause::kBatchTooLarge, confidence, "the text says that a step was being computed");
       return true;
     case Moment::kUnknown:
@@ -199,16 +213,16 @@ void name_shortage(const Failure& f, Diagnosis* d) {
   const Bytes live = f.live.value_or(Bytes(0));
   const bool never_freed = f.cached && f.cached->count() < live.count() / 200;
   if (never_freed) {
-    conclude(d,
-             Cause::kModelTooLarge,
-             0.5,
-             human_bytes(live) + " are in use and next to nothing (" + human_bytes(*f.cached) +
-                 ") was ever freed, as while a model is loaded");
+    settle_on(d,
+              Cause::kModelTooLarge,
+              0.5,
+              human_bytes(live) + " are in use and next to nothing (" + human_bytes(*f.cached) +
+                  ") was ever freed, as while a model is loaded");
   } else {
-    conclude(d,
-             Cause::kBatchTooLarge,
-             0.45,
-             human_bytes(live) + " are in use and memory had been freed before, as in a step");
+    settle_on(d,
+              Cause::kBatchTooLarge,
+              0.45,
+              human_bytes(live) + " are in use and memory had been freed before, as in a step");
   }
   d->evidence.emplace_back("one message cannot tell the causes of a shortage apart for certain");
 }

@@ -10,6 +10,10 @@ namespace {
 constexpr std::size_t kLeastUnits = 6;
 // New blocks explain a rise if each is at most this many times the largest request.
 constexpr double kLargestShare = 1.2;
+// What the later half of a trend must have of its slope.
+constexpr double kLaterShare = 0.4;
+// A load whose frees begin before this many allocations copies on the way.
+constexpr std::uint64_t kAtOnce = 32;
 // A pause this many times the usual time between windows splits the growth.
 constexpr std::uint64_t kPause = 20;
 constexpr std::uint64_t kLeastPauseUs = 1000;
@@ -74,6 +78,7 @@ Signals signals_of(const Timeline& timeline) {
   s.work = timeline.allocations_since_churn();
   constexpr std::uint64_t kFew = 10;
   s.few_frees = timeline.frees() * kFew < timeline.allocations();
+  s.at_once = timeline.allocations_at_first_churn() < kAtOnce;
   s.stepped = pauses(timeline);
   for (const Stretch& window : timeline.windows()) {
     s.largest_before = std::max(s.largest_before, window.largest_request);
@@ -81,7 +86,9 @@ Signals signals_of(const Timeline& timeline) {
   for (const Stretch& cycle : timeline.cycles()) {
     s.highest_before = std::max(s.highest_before, cycle.max_live);
   }
-  const std::vector<Stretch> units = units_of(timeline);
+  std::vector<Stretch> units = units_of(timeline);
+  // The first third may still be the load, caches that fill, a first step that is unlike the others.
+  units.erase(units.begin(), units.begin() + static_cast<std::ptrdiff_t>(units.size() / 3));
   s.units = units.size();
   if (units.size() < kLeastUnits) {
     return s;
@@ -97,6 +104,9 @@ Signals signals_of(const Timeline& timeline) {
     requests.push_back({x, static_cast<double>(units[i].largest_request)});
   }
   s.floors = theil_sen(floors);
+  const std::vector<Point> later(floors.begin() + static_cast<std::ptrdiff_t>(floors.size() / 2),
+                                 floors.end());
+  s.goes_on = theil_sen(later).slope >= kLaterShare * s.floors.slope;
   s.tops = theil_sen(tops);
   s.requests = theil_sen(requests);
   s.rise = s.floors.slope * (floors.back().x - floors.front().x);

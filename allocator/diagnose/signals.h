@@ -19,9 +19,11 @@ struct Signals {
   double freed_share = 0;    // of all bytes allocated, those freed
   double base_share = 0;     // live when frees first came in numbers, over live now; 1: never did
   std::uint64_t work = 0;    // allocations since the base
+  bool at_once = false;      // frees came from the very start: copies on the way of a load
   bool few_frees = false;    // fewer than a tenth of the allocations
   double turnover = 0;       // bytes allocated since the base, over what live grew since
   bool stepped = false;   // a pause split growth without frees in two: a load, and what came then
+  bool goes_on = false;   // the later half of the lows rises nearly as fast as all of them
   Line floors;            // lowest live of each unit of work after the base, by its number
   Line tops;              // highest live likewise
   Line requests;          // largest request likewise

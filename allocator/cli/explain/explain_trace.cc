@@ -12,6 +12,8 @@ namespace nofrag {
 namespace {
 
 constexpr std::size_t kMostHolders = 16;
+constexpr std::uint64_t kLeastPauseUs = 500;
+constexpr std::uint64_t kPauseOverUsual = 10;
 // The confidence of what a replay shows.
 constexpr double kProven = 0.95;
 
@@ -31,6 +33,7 @@ class Walk {
 
   void play(const TraceEvent& event) {
     const std::uint64_t size = rounded(event.size).count();
+    note_pause(event.time_us);
     if (event.is_free()) {
       live_ -= Bytes(size);
       --live_blocks_[size];
@@ -51,6 +54,7 @@ class Walk {
   }
 
   [[nodiscard]] Bytes live() const { return live_; }
+  [[nodiscard]] std::uint64_t pauses() const { return pauses_; }
 
   [[nodiscard]] std::vector<Holder> holders() const {
     std::vector<Holder> all;
@@ -65,25 +69,42 @@ class Walk {
     return all;
   }
 
+  // Of what was allocated in the later half of the work, without the step under way.
   [[nodiscard]] std::optional<double> growth_age() const {
-    const auto now = static_cast<double>(timeline_->allocated_bytes());
-    const double span = now - static_cast<double>(since_base_);
+    const std::uint64_t now = timeline_->allocated_bytes();
+    const std::uint64_t half = since_base_ + (now - since_base_) / 2;
+    const Track& cycles = timeline_->cycles();
+    const std::uint64_t step = cycles.size() > 1 ? cycles[cycles.size() - 1].allocated_bytes : now;
     double all = 0;
     double aged = 0;
-    const Track& cycles = timeline_->cycles();
-    const std::uint64_t step = cycles.size() > 1 ? cycles[cycles.size() - 1].allocated_bytes : 0;
     for (const auto& [block, young] : young_) {
-      if (step > 0 && young.born > step) {
-        continue;  // of the step under way
+      if (young.born >= half && young.born <= step) {
+        all += static_cast<double>(young.size);
+        aged += static_cast<double>(young.size) * static_cast<double>(now - young.born);
       }
-      const auto size = static_cast<double>(young.size);
-      all += size;
-      aged += size * (now - static_cast<double>(young.born));
     }
+    const auto span = static_cast<double>(now - half);
     return all > 0 && span > 0 ? std::optional<double>(aged / all / span) : std::nullopt;
   }
 
  private:
+  void note_pause(std::uint64_t now_us) {
+    const std::uint64_t gap = now_us - last_us_;
+    // By the mean of what came before: a pause must stand out, and be worth a wait.
+    const std::uint64_t usual = events_ == 0 ? 0 : usual_gaps_us_ / events_;
+    if (gap >= std::max(kLeastPauseUs, kPauseOverUsual * usual)) {
+      pauses_ += timeline_->live_at_first_churn() > 0 ? 1U : 0U;
+    } else {
+      usual_gaps_us_ += gap;
+      ++events_;
+    }
+    last_us_ = now_us;
+  }
+
+  std::uint64_t last_us_ = 0;
+  std::uint64_t usual_gaps_us_ = 0;
+  std::uint64_t events_ = 0;
+  std::uint64_t pauses_ = 0;
   Timeline* timeline_;
   Bytes live_;
   std::uint64_t blocks_ = 0;
@@ -128,6 +149,7 @@ Explained explain_failure(const Trace& trace, const TraceFailure& where) {
   f.timeline = explained.timeline.get();
   f.holders = walk.holders();
   f.growth_age = walk.growth_age();
+  f.pauses = walk.pauses();
   explained.diagnosis = classify(f);
   return explained;
 }

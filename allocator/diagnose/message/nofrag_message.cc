@@ -7,7 +7,7 @@
 namespace nofrag::detail {
 namespace {
 
-constexpr std::size_t kLongest = 4000;
+constexpr std::size_t kLongestSentence = 4000;
 
 void read_verdict(std::string_view text, OomMessage* message) {
   constexpr std::string_view kCause = "cause: ";
@@ -42,7 +42,7 @@ bool read_nofrag_message(std::string_view text, OomMessage* message) {
   if (tried == std::string_view::npos) {
     return false;
   }
-  const std::string_view one = text.substr(tried, kLongest);
+  const std::string_view one = text.substr(tried, kLongestSentence);
   Failure f;
   f.source = "nofrag";
   f.remapping = true;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kTried = "Tried to allocate";
 // The message is one paragraph.
-constexpr std::size_t kLongest = 4000;
+constexpr std::size_t kLongestParagraph = 4000;
 
 // 1.0 to 2.0: everything in parentheses.
 void read_in_parentheses(std::string_view text, Failure* f) {
@@ -67,7 +67,7 @@ bool read_table(std::string_view text, Failure* f) {
   if (at == std::string_view::npos) {
     return false;
   }
-  const std::string_view table = text.substr(at, kLongest);
+  const std::string_view table = text.substr(at, kLongestParagraph);
   const auto row = [&](std::string_view name) -> std::optional<Bytes> {
     const std::size_t line = table.find(name);
     return line == std::string_view::npos ? std::nullopt : size_after(table.substr(line), ":");
@@ -124,7 +124,7 @@ bool read_torch_message(std::string_view text, OomMessage* message) {
   } else {
     const bool mps = holds(text.substr(tried > 300 ? tried - 300 : 0, 300), "MPS backend");
     const std::size_t from = mps && tried > 300 ? tried - 300 : mps ? 0 : tried;
-    const std::string_view one = text.substr(from, kLongest);
+    const std::string_view one = text.substr(from, kLongestParagraph);
     f.requested = size_after(one, kTried);
     if (mps) {
       read_mps(one, &f);
