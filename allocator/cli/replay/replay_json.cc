@@ -144,6 +144,17 @@ ordered_json trace_json(const TraceReport& report) {
                       {"duration_us", trace.duration_us},
                       {"runs", ordered_json::array()},
                       {"min_capacity", ordered_json::array()}};
+  if (trace.recorded) {
+    const RecordedSummary& recorded = *trace.recorded;
+    out["recorded"] = {{"peak_live_bytes", recorded.peak_live.count()},
+                       {"peak_reserved_bytes", nullptr},
+                       {"threads", recorded.threads},
+                       {"lost_events", recorded.lost_events},
+                       {"whole", recorded.whole}};
+    if (recorded.peak_reserved) {
+      out["recorded"]["peak_reserved_bytes"] = recorded.peak_reserved->count();
+    }
+  }
   for (const ReplayRun& run : report.runs) {
     out["runs"].push_back(run_json(trace, run));
   }
@@ -162,6 +173,19 @@ ordered_json trace_json(const TraceReport& report) {
 }  // namespace
 
 TraceSummary summarize(const std::string& path, const Trace& trace) {
+  std::optional<RecordedSummary> recorded;
+  if (trace.recording != nullptr && !trace.recording->blocks.empty()) {
+    const Recording& from = *trace.recording;
+    const std::uint8_t device = from.blocks.front().device;
+    recorded.emplace();
+    recorded->peak_live = from.peak_held.at(device);
+    if (const auto peak = from.peak_reserved.find(device); peak != from.peak_reserved.end()) {
+      recorded->peak_reserved = peak->second;
+    }
+    recorded->threads = from.threads.size();
+    recorded->lost_events = from.lost;
+    recorded->whole = from.whole;
+  }
   return {path,
           trace.format,
           trace.events.size(),
@@ -175,7 +199,8 @@ TraceSummary summarize(const std::string& path, const Trace& trace) {
           trace.device,
           trace.device_name,
           false,
-          trace.notes};
+          trace.notes,
+          recorded};
 }
 
 ordered_json replay_json(const std::vector<TraceReport>& reports) {

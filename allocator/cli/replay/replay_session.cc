@@ -115,6 +115,7 @@ ReplayRun ReplaySession::run_here(std::string_view allocator,
   config.device = session.device;
   config.info = session.info;
   config.blocks = static_cast<std::uint32_t>(trace_.allocations);
+  config.recording = trace_.recording.get();
   ReplayTarget target;
   target.driver = session.driver.get();
   target.simulated = session.simulated;
@@ -136,6 +137,7 @@ ReplayRun ReplaySession::run_here(std::string_view allocator,
   const std::unique_ptr<ReplayAllocator> made =
       make_allocator(allocator, config, settings_.options);
   target.allocator = made.get();
+  target.with_threads = allocator == kNofrag;
   replay_trace(trace_, target, progress, &run);
   const Status closed = streams.value()->close(*made);
   if (!closed.ok() && run.fault.empty()) {
