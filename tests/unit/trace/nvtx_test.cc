@@ -5,8 +5,6 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-
-#define NVTX_STATIC_INJECTION_IMPL
 #include <nvtx3/nvToolsExt.h>
 #include <nvtx3/nvToolsExtMem.h>
 
@@ -108,6 +106,9 @@ class NvtxTest : public testing::Test {
  protected:
   NvtxTest() {
     tool = &heard_;
+    // Where NVTX looks, at its first call, for a tool in the program itself.
+    InitializeInjectionNvtxExtension_fnptr = &initialize_memory;
+    InitializeInjectionNvtx2_fnptr = &initialize_core;
     SimulatedDeviceSpec spec;
     spec.info.total_memory = kGiB;
     driver_ = std::make_unique<SimulatedDriver>(spec);
@@ -138,7 +139,8 @@ TEST_F(NvtxTest, RegionsAreTheBlocksInTheirMappings) {
   const VirtAddr large = allocator_->allocate(200 * kMiB, StreamId(0)).value();
   std::uint64_t at = large.value();
   int parts = 0;
-  for (auto part = heard_.regions.find(at); part != heard_.regions.end() && part->first == at; ++part) {
+  for (auto part = heard_.regions.find(at); part != heard_.regions.end() && part->first == at;
+       ++part) {
     at += part->second;
     ++parts;
   }
@@ -158,7 +160,9 @@ TEST_F(NvtxTest, WhateverTheLayoutTheToolIsNotContradicted) {
   NvtxSink sink(true);
   allocator_->set_event_sink(&sink);
   std::uint64_t random = 12345;
-  const auto next = [&random] { return random = random * 6364136223846793005U + 1442695040888963407U; };
+  const auto next = [&random] {
+    return random = random * 6364136223846793005U + 1442695040888963407U;
+  };
   std::vector<VirtAddr> live;
   for (int i = 0; i < 3000; ++i) {
     const Bytes size(1 + (next() >> 20) % (std::uint64_t{4096} << (next() >> 33) % 16));
@@ -199,10 +203,3 @@ TEST_F(NvtxTest, WithRangesAloneNoMemoryIsNamed) {
 
 }  // namespace
 }  // namespace nofrag
-
-// Where NVTX looks for a tool in the program itself.
-extern "C" {
-NvtxExtInitializeInjectionFunc_t InitializeInjectionNvtxExtension_fnptr =
-    &nofrag::initialize_memory;
-NvtxInitializeInjectionNvtxFunc_t InitializeInjectionNvtx2_fnptr = &nofrag::initialize_core;
-}
