@@ -11,6 +11,9 @@ cd "$(dirname "$0")/.."
 # that is loaded at run time decides what is there.
 cuda_wheel="nvidia-cuda-runtime-cu12==12.8.90"
 cuda_dir="build/deps/cuda"
+# NVTX's headers with the memory extension, which toolkits before 13.1 do not have.
+nvtx_wheel="nvidia-nvtx==13.5.25"
+nvtx_dir="build/deps/nvtx"
 
 minimal_packages=(g++ cmake ninja-build make git python3
   libcli11-dev nlohmann-json3-dev libfmt-dev libzstd-dev zlib1g-dev libsqlite3-dev libjs-chart.js
@@ -72,18 +75,18 @@ have_cuda_header() {
   return 1
 }
 
-# No CUDA toolkit here: NVIDIA's own wheel carries the header. Downloaded and unpacked, not
+# fetch_headers WHEEL DIR: what lies under "include" in one of NVIDIA's wheels. Downloaded and unpacked, not
 # installed, so that no Python environment is touched (and none has to be made).
-fetch_cuda_header() {
+fetch_headers() {
   if ! python3 -m pip --version > /dev/null 2>&1; then
     install_packages python3-pip
   fi
-  say "fetching cuda.h ($cuda_wheel)"
+  say "fetching headers ($1)"
   local scratch
-  mkdir -p "$cuda_dir"
+  mkdir -p "$2"
   scratch="$(mktemp -d)"
-  python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$scratch" "$cuda_wheel"
-  python3 - "$scratch" "$cuda_dir" << 'PY'
+  python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$scratch" "$1"
+  python3 - "$scratch" "$2" << 'PY'
 import pathlib
 import sys
 import zipfile
@@ -100,6 +103,11 @@ with zipfile.ZipFile(wheel) as archive:
             path.write_bytes(archive.read(name))
 PY
   rm -rf "$scratch"
+}
+
+# No CUDA toolkit here: NVIDIA's own wheel carries the header.
+fetch_cuda_header() {
+  fetch_headers "$cuda_wheel" "$cuda_dir"
   if [ ! -f "$cuda_dir/include/cuda.h" ]; then
     say "the wheel has no cuda.h; install a CUDA toolkit" >&2
     exit 1
@@ -128,6 +136,7 @@ case "${1:-}" in
 esac
 install_packages "${packages[@]}"
 have_cuda_header || fetch_cuda_header
+[ -f "$nvtx_dir/include/nvtx3/nvToolsExtMem.h" ] || fetch_headers "$nvtx_wheel" "$nvtx_dir"
 if [ "${1:-}" != --minimal ]; then
   fetch_torch_headers
 fi

@@ -65,6 +65,10 @@ template <>
 struct EnumWords<StatsMode> {
   static constexpr std::array<std::string_view, 3> kWords = {"off", "exit", "summary"};
 };
+template <>
+struct EnumWords<NvtxMode> {
+  static constexpr std::array<std::string_view, 3> kWords = {"off", "ranges", "memory"};
+};
 
 struct OptionRow {
   std::string_view key;

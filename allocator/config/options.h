@@ -16,6 +16,7 @@ enum class ShareableHandles : unsigned char { kNone, kFd };
 enum class LogLevel : unsigned char { kSilent, kWarning, kInfo };
 enum class PreloadMode : unsigned char { kAuto, kVmm, kNative, kOff };
 enum class StatsMode : unsigned char { kOff, kExit, kSummary };
+enum class NvtxMode : unsigned char { kOff, kRanges, kMemory };
 
 struct Options {
 #define NOFRAG_OPTION_BYTES(field, default_value, minimum, maximum, since, doc) \

@@ -67,6 +67,7 @@ bool DeviceAllocator::Impl::exactly() const {
 }
 
 Result<PhysicalHandle> DeviceAllocator::Impl::create(Bytes size) {
+  const Work work(sink, "nofrag: create");
   const Result<PhysicalHandle> made = physical.create(size);
   if (made.ok()) {
     emit(EventKind::kCreate, VirtAddr{}, size, StreamId{});

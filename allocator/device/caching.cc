@@ -84,8 +84,10 @@ Bytes Caching::kept_exactly() const {
 
 // Whether caches may be used, and how much they may hold. Called whenever something of it changed.
 void DeviceAllocator::Impl::set_caching() {
-  const bool off = !caching.wanted || filling_pool() || sink != nullptr;
-  caching.rules.off.store(off, std::memory_order_relaxed);
+  const bool wanted = caching.wanted && !filling_pool();
+  const bool told = wanted && sink != nullptr && sink->concurrent();
+  caching.rules.off.store(!wanted || sink != nullptr, std::memory_order_relaxed);
+  caching.listener.store(told ? sink : nullptr, std::memory_order_release);
   note_pressure();
 }
 
@@ -148,10 +150,10 @@ Bytes DeviceAllocator::Impl::size_for_cache(Bytes size) const {
 }
 
 // A kept block for the request, at once, or null.
+template <Told kTold>
 VirtAddr DeviceAllocator::Impl::take_kept(Bytes requested, StreamId stream) {
   const Caching::Rules& rules = caching.rules;
-  if (rules.off.load(std::memory_order_relaxed) || requested.is_zero() ||
-      requested > kLargestCached) {
+  if (caching.closed<kTold>() || requested.is_zero() || requested > kLargestCached) {
     return {};
   }
   ThreadCache* cache = ThreadCache::mine(rules.allocator);
@@ -160,7 +162,8 @@ VirtAddr DeviceAllocator::Impl::take_kept(Bytes requested, StreamId stream) {
   }
   Block* block = nullptr;
   // Asked again inside: whoever switches caches off and empties them finds them empty from then on.
-  const bool off = rules.off.load(std::memory_order_relaxed);
+  EventSink* const listener = caching.listener_for<kTold>();
+  const bool off = kTold == Told::kListener ? listener == nullptr : caching.closed<kTold>();
   KeptBlocks* kept = off ? nullptr : cache->of(one_name(stream));
   // A destroyed stream's handle may mean another stream now: whoever does not retire streams asks for checks.
   if (kept != nullptr && (!options.check_streams || kept->clock->identity == 0 ||
@@ -173,15 +176,20 @@ VirtAddr DeviceAllocator::Impl::take_kept(Bytes requested, StreamId stream) {
   if (block != nullptr) {
     cache->note_taken(*block, requested);
     address = block->address;
+    if constexpr (kTold == Told::kListener) {
+      listener->on_event(
+          {EventKind::kAlloc, device, address, block->size, stream, 0, 0, 0, requested});
+    }
   }
   cache->door.leave();
   return address;
 }
 
 // True if the free is dealt with: the block is kept, or (*status) it is nobody's.
+template <Told kTold>
 bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
   const Caching::Rules& rules = caching.rules;
-  if (rules.off.load(std::memory_order_relaxed)) {
+  if (caching.closed<kTold>()) {
     return false;
   }
   ThreadCache* cache = ThreadCache::mine(rules.allocator);
@@ -195,6 +203,8 @@ bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
     nobodys = found.kept.load(std::memory_order_acquire);
   });
   bool done = false;
+  EventSink* const listener = caching.listener_for<kTold>();
+  const bool off = kTold == Told::kListener ? listener == nullptr : caching.closed<kTold>();
   if (!known || block == nullptr) {
     cache->door.leave();
     return false;
@@ -202,7 +212,13 @@ bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
   if (nobodys) {
     *status = Errc::kUnknownPointer;
     done = true;
-  } else if (block->keepable && !rules.off.load(std::memory_order_relaxed)) {
+  } else if (block->keepable && !off) {
+    // The stamp comes before others can have the block, the event once it is known that it is kept.
+    AllocatorEvent event;
+    if constexpr (kTold == Told::kListener) {
+      event = {EventKind::kFreeRequested, device, address, block->size, block->clock->stream};
+      event.stamp = listener->stamp();
+    }
     if (KeptBlocks* kept = cache->of(block->clock)) {
       if (block->size <= rules.largest.load(std::memory_order_relaxed)) [[likely]] {
         done = kept->put(block, rules.most.load(std::memory_order_relaxed));
@@ -212,12 +228,20 @@ bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
       }
       if (done) {
         cache->note_kept(*block);
+        if constexpr (kTold == Told::kListener) {
+          listener->on_event(event);
+        }
       }
     }
   }
   cache->door.leave();
   return done;
 }
+
+template VirtAddr DeviceAllocator::Impl::take_kept<Told::kNobody>(Bytes, StreamId);
+template VirtAddr DeviceAllocator::Impl::take_kept<Told::kListener>(Bytes, StreamId);
+template bool DeviceAllocator::Impl::keep<Told::kNobody>(VirtAddr, Status*);
+template bool DeviceAllocator::Impl::keep<Told::kListener>(VirtAddr, Status*);
 
 // From now on this thread keeps what is freed of the stream. `stream`: what the caller calls it, if it is its
 // own name.
@@ -229,8 +253,8 @@ void DeviceAllocator::Impl::open_cache(StreamClock& clock) {
   }
   const bool vouched =
       clock.identity != 0 || clock.stream.value() == 0 || clock.stream.is_per_thread();
-  if (caching.rules.off.load(std::memory_order_relaxed) || !vouched || clock.captured ||
-      clock.foreign || clock.gone || clock.retired) {
+  if (!caching.serve() || !vouched || clock.captured || clock.foreign || clock.gone ||
+      clock.retired) {
     return;
   }
   ThreadCache* cache = ThreadCache::mine(caching.rules.allocator);
@@ -288,6 +312,7 @@ bool DeviceAllocator::Impl::empty_caches(const Caching::Which& which, bool depot
 // Nothing is kept, and nothing will be until set_caching() allows it.
 void DeviceAllocator::Impl::stop_caching() {
   caching.rules.off.store(true, std::memory_order_relaxed);
+  caching.listener.store(nullptr, std::memory_order_relaxed);
   empty_caches(all, true);
 }
 

@@ -16,9 +16,13 @@
 #include <memory>
 #include <vector>
 
+#include "base/event_sink.h"
 #include "heap/thread_cache.h"
 
 namespace nofrag {
+
+// Who hears of what a cache serves or takes: nobody, or the listener.
+enum class Told : unsigned char { kNobody, kListener };
 
 struct Caching {
   // What threads read all the time is in a cache line of its own.
@@ -33,6 +37,9 @@ struct Caching {
     std::atomic<std::uint64_t> epoch{0};  // frees of large blocks that the heap has seen
   };
   Rules rules;
+  // Who wants to hear of what caches serve: then they are off for calls that say nothing, and serve those that
+  // tell (Told). Read inside doors.
+  std::atomic<EventSink*> listener{nullptr};
 
   alignas(128) bool wanted = false;  // by the options, and the device has virtual memory
   bool in_use = false;               // more than next to nothing of the device's memory is taken
@@ -78,6 +85,23 @@ struct Caching {
   }
   // Not off by what threads do: they are stopped for it, unless there is only one to read.
   [[nodiscard]] Bytes kept_exactly() const;
+
+  template <Told kTold>
+  [[nodiscard]] bool closed() const {
+    if constexpr (kTold == Told::kListener) {
+      return listener.load(std::memory_order_relaxed) == nullptr;
+    }
+    return rules.off.load(std::memory_order_relaxed);
+  }
+  // Read once, inside: it may go at any moment, but what was read stays until the door is left.
+  template <Told kTold>
+  [[nodiscard]] EventSink* listener_for() const {
+    return kTold == Told::kListener ? listener.load(std::memory_order_acquire) : nullptr;
+  }
+  [[nodiscard]] bool serve() const {
+    return !rules.off.load(std::memory_order_relaxed) ||
+           listener.load(std::memory_order_relaxed) != nullptr;
+  }
 
   // The threads of these caches stay outside until open_doors.
   using Caches = std::vector<ThreadCache*>;

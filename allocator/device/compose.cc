@@ -178,6 +178,7 @@ Result<AddressRange> DeviceAllocator::Impl::take_view(const Fill& fill, Bytes si
 
 // Maps the composition at fresh addresses. What it misses is obtained first.
 Result<Placement> DeviceAllocator::Impl::compose(Fill& fill, Bytes size, const Composition& plan) {
+  const Work work(sink, "nofrag: compose");
   Bytes total = plan.missing;
   std::vector<Piece> pieces;
   Status roomy;
@@ -225,6 +226,11 @@ Result<Placement> DeviceAllocator::Impl::compose(Fill& fill, Bytes size, const C
     return mapped.error();
   }
   fill.highest = std::max(fill.highest, Rung::kOwnMappable);
+  emit(EventKind::kCompose,
+       view.range.address,
+       size,
+       StreamId{},
+       static_cast<std::uint32_t>(pieces.size()));
   if (plan.head != nullptr) {
     placement.address = placement.address + (plan.head->physical.size - plan.head_free);
   }

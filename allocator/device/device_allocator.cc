@@ -42,7 +42,7 @@ DeviceAllocator::Impl::Impl(Driver& device_driver,
   default_pool =
       &pools.try_emplace(PoolKey{}, PoolKey{}, context, RangeHeap::Sharing::kShared).first->second;
   physical.set_limit(effective_limit());
-  caching.wanted = opts.thread_caches && virtual_memory;
+  caching.wanted = opts.thread_caches && virtual_memory && opts.guard.is_zero();
   set_caching();
 }
 
@@ -108,8 +108,15 @@ Result<std::unique_ptr<DeviceAllocator>> DeviceAllocator::create(Driver& driver,
 }
 
 Result<VirtAddr> DeviceAllocator::allocate(Bytes size, StreamId stream) {
-  if (const VirtAddr kept = impl_->take_kept(size, stream); !kept.is_null()) [[likely]] {
+  if (const VirtAddr kept = impl_->take_kept<Told::kNobody>(size, stream); !kept.is_null())
+      [[likely]] {
     return kept;
+  }
+  if (!impl_->caching.closed<Told::kListener>()) [[unlikely]] {
+    const VirtAddr kept = impl_->take_kept<Told::kListener>(size, stream);
+    if (!kept.is_null()) {
+      return kept;
+    }
   }
   return allocate_routed(size, stream, nullptr, Shape::kAny);
 }
@@ -233,7 +240,11 @@ void DeviceAllocator::end_window() {
 Status DeviceAllocator::free(VirtAddr address) {
   Impl& s = *impl_;
   Status status;
-  if (s.keep(address, &status)) [[likely]] {
+  if (s.keep<Told::kNobody>(address, &status)) [[likely]] {
+    return status;
+  }
+  const bool told = !s.caching.closed<Told::kListener>();
+  if (told && s.keep<Told::kListener>(address, &status)) [[unlikely]] {
     return status;
   }
   const Lock lock(s.mutex);
@@ -328,6 +339,7 @@ Status DeviceAllocator::begin_allocate_to_pool(PoolKey pool, StreamFilter filter
     s.settle();
   }
   s.open_pool(pool);
+  s.emit(EventKind::kPoolBegin, pool);
   s.routes.push_back(std::make_shared<Route>(pool, std::move(filter)));
   s.set_caching();
   return {};
@@ -375,6 +387,7 @@ Status DeviceAllocator::end_allocate_to_pool(PoolKey pool) {
     }
     ended = *route;
     s.routes.erase(std::next(route).base());
+    s.emit(EventKind::kPoolEnd, pool);
     s.set_caching();
     if (!s.filling_pool()) {
       s.flush_deferred_plain();
@@ -398,6 +411,7 @@ Status DeviceAllocator::release_pool(PoolKey pool) {
     return Errc::kInvalidArgument;
   }
   --found->second.use_count;
+  s.emit(EventKind::kPoolRelease, pool);
   return {};
 }
 
@@ -408,6 +422,7 @@ Status DeviceAllocator::retire_stream(StreamId stream) {
   if (StreamClock* known = s.streams.known(stream)) {
     s.forget_stream(*known);
   }
+  s.emit(EventKind::kRetireStream, VirtAddr{}, Bytes{}, stream);
   return s.streams.retire(stream);
 }
 
@@ -443,14 +458,6 @@ void DeviceAllocator::set_memory_fraction(double fraction) {
   s.apply_limits();
 }
 
-Bytes DeviceAllocator::trim(Bytes keep) {
-  Impl& s = *impl_;
-  const Lock lock(s.mutex);
-  const Bytes given_back = s.trim_locked(keep);
-  NOFRAG_EXPENSIVE(s.check_locked());
-  return given_back;
-}
-
 DeviceStats DeviceAllocator::stats() const {
   const Lock lock(impl_->mutex);
   return impl_->stats_locked();
@@ -465,13 +472,6 @@ void DeviceAllocator::reset_peaks() {
 OomReport DeviceAllocator::last_oom() const {
   const Lock lock(impl_->mutex);
   return impl_->last_report;
-}
-
-void DeviceAllocator::set_event_sink(EventSink* sink) {
-  const Lock lock(impl_->mutex);
-  impl_->stop_caching();
-  impl_->sink = sink;
-  impl_->set_caching();
 }
 
 void DeviceAllocator::add_pressure_callback(PressureCallback callback) {

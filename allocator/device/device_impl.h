@@ -69,7 +69,9 @@ class DeviceAllocator::Impl : public Telling {
   void note_pressure();
   void note_missed(Bytes size);
   [[nodiscard]] Bytes size_for_cache(Bytes size) const;
+  template <Told kTold>
   VirtAddr take_kept(Bytes requested, StreamId stream);
+  template <Told kTold>
   bool keep(VirtAddr address, Status* status);
   void drop_unused_depots();
   void open_cache(StreamClock& clock);

@@ -63,12 +63,12 @@ bool DeviceAllocator::Impl::hopeless(Bytes size, Bytes more) const {
 }
 
 Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamClock& clock) {
-  const Bytes size = round_up(requested, kBlockUnit);
+  const Bytes size = round_up(requested + options.guard, kBlockUnit);
   if (!virtual_memory) {
     return allocate_plain(size, requested, clock);
   }
   const bool keepable = size <= KeptBlocks::kLargestBinned && !pool.is_private() &&
-                        !caching.rules.off.load(std::memory_order_relaxed);
+                        caching.serve();
   if (keepable || size > KeptBlocks::kLargestBinned) {
     note_missed(size);
   }

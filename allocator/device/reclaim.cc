@@ -48,8 +48,9 @@ void DeviceAllocator::Impl::finish_free(Block* block) {
   StreamClock& clock = *block->clock;
   const Tick tick = block->state == BlockState::kPending ? block->tick : clock.stamp();
   const Bytes size = block->size;
-  emit(EventKind::kFreeCompleted, *block, clock.stream);
-  if (block->state == BlockState::kPending) {
+  const bool waited_for = block->state == BlockState::kPending;
+  emit(EventKind::kFreeCompleted, *block, clock.stream, waited_for ? 1 : 0);
+  if (waited_for) {
     tell(MemoryEvent::Kind::kFreeCompleted, physical, block->address, size);
   }
   if (virtual_memory) {
@@ -301,6 +302,15 @@ void DeviceAllocator::Impl::flush_deferred_plain() {
   for (Block* block : deferred) {
     free_plain(block);
   }
+}
+
+Bytes DeviceAllocator::trim(Bytes keep) {
+  Impl& s = *impl_;
+  const std::unique_lock<RankedMutex> lock(s.mutex);
+  s.emit(EventKind::kTrim, VirtAddr{}, keep, StreamId{});
+  const Bytes given_back = s.trim_locked(keep);
+  NOFRAG_EXPENSIVE(s.check_locked());
+  return given_back;
 }
 
 }  // namespace nofrag

@@ -309,4 +309,21 @@ std::string DeviceAllocator::last_oom_message() const {
   return text;
 }
 
+// What is there already is told first.
+void DeviceAllocator::set_event_sink(EventSink* sink) {
+  const std::unique_lock<RankedMutex> lock(impl_->mutex);
+  Impl& s = *impl_;
+  // Doors are closed meanwhile: from now on no thread is inside the old sink.
+  s.stop_caching();
+  s.sink = sink;
+  s.set_caching();
+  if (sink != nullptr) {
+    if (const Bytes reserved = s.physical.reserved(); !reserved.is_zero()) {
+      s.emit(EventKind::kCreate, VirtAddr{}, reserved, StreamId{});
+    }
+    s.blocks.for_each(
+        [&s](const Block* block) { s.emit(EventKind::kExisting, *block, block->clock->stream); });
+  }
+}
+
 }  // namespace nofrag

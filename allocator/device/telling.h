@@ -23,12 +23,44 @@ struct Telling {
       sink->on_event({kind, device, address, size, stream, 0, 0, detail});
     }
   }
-  void emit(EventKind kind, const Block& block, StreamId stream) {
+  void emit(EventKind kind, const Block& block, StreamId stream, std::uint32_t detail = 0) {
     if (sink != nullptr) [[unlikely]] {
       const PoolKey pool = block.pool->key;
-      sink->on_event({kind, device, block.address, block.size, stream, pool.first, pool.second, 0});
+      sink->on_event({kind,
+                      device,
+                      block.address,
+                      block.size,
+                      stream,
+                      pool.first,
+                      pool.second,
+                      detail,
+                      block.requested});
     }
   }
+  void emit(EventKind kind, PoolKey pool) {
+    if (sink != nullptr) [[unlikely]] {
+      sink->on_event({kind, device, VirtAddr{}, Bytes{}, StreamId{}, pool.first, pool.second, 0});
+    }
+  }
+  // Lives as long as one piece of slow work.
+  class Work {
+   public:
+    Work(EventSink* sink, const char* name) : sink_(sink) {
+      if (sink_ != nullptr) [[unlikely]] {
+        sink_->on_work_begin(name);
+      }
+    }
+    Work(const Work&) = delete;
+    Work& operator=(const Work&) = delete;
+    ~Work() {
+      if (sink_ != nullptr) [[unlikely]] {
+        sink_->on_work_end();
+      }
+    }
+
+   private:
+    EventSink* sink_;
+  };
   void tell(MemoryEvent::Kind kind,
             const PhysicalMemory& physical,
             VirtAddr address,

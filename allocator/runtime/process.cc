@@ -17,6 +17,9 @@
 namespace nofrag {
 namespace {
 
+// Blocks that lie side by side leave no room in which a tool could notice that one is overrun.
+constexpr Bytes kNvtxGuard{512};
+
 // What one source of options had to say.
 struct ReadOptions {
   std::vector<std::string> problems;
@@ -32,6 +35,9 @@ void read_environment(Options* options, ReadOptions* conf, ReadOptions* own) {
     if (*value != '\0') {
       parse_option(key, value, options, &own->problems, &own->given);
     }
+  }
+  if (const char* trace = environment("NOFRAG_TRACE"); *trace != '\0') {
+    parse_trace_spec(trace, options, &own->problems, &own->given);
   }
 }
 
@@ -152,7 +158,7 @@ Status Process::read_options(const char* conf, Options* options) {
   }
   set_log_level(options->log);
   report_problems("NOFRAG_CONF", from_conf.problems);
-  report_problems("NOFRAG_LOG, NOFRAG_STATS, NOFRAG_METRICS", from_own.problems);
+  report_problems("NOFRAG_LOG, NOFRAG_STATS, NOFRAG_METRICS, NOFRAG_TRACE", from_own.problems);
   const bool environment_bad = !from_conf.problems.empty() || !from_own.problems.empty();
   if (options->abort_conf && environment_bad) {
     std::fputs("nofrag: abort_conf:true, and the configuration above has problems\n", stderr);
@@ -203,10 +209,18 @@ Status Process::start_locked(const char* conf) {
     start_problem_ = problem;
     return set_last_error(error, "%s", problem.c_str());
   }
+  if (options.nvtx == NvtxMode::kMemory) {
+    options.guard = std::max(options.guard, kNvtxGuard);
+  }
   options_ = options;
   driver_ = std::move(driver);
   device_count_ = count < kMostDevices ? count : kMostDevices;
   observer_.configure(options_, driver_.get());
+  tracing_.start_nvtx(options_);
+  // A job is worth more than its recording: it goes on without.
+  if (const Status traced = tracing_.start(options_, driver_->name()); !traced.ok()) {
+    log_line(LogLevel::kWarning, "%s", last_error().text);
+  }
   // After the driver has registered its own handlers: ours runs before them.
   std::atexit(&Process::at_exit);
   phase_.store(kReady, std::memory_order_release);
@@ -269,6 +283,7 @@ Result<DeviceAllocator*> Process::make_device(int ordinal) {
     allocator->set_watch(watch_);
   }
   say_if_plain(*allocator, options_);
+  tracing_.attach(*allocator);
   slot.store(allocator, std::memory_order_release);
   observer_.device_made(allocator);
   return allocator;
@@ -315,6 +330,49 @@ void Process::set_watch(const MemoryWatch::Listener& listener) {
       device->set_watch(listener);
     }
   }
+}
+
+std::vector<DeviceAllocator*> Process::used_devices() const {
+  std::vector<DeviceAllocator*> used;
+  for (int i = 0; i < device_count_; ++i) {
+    if (DeviceAllocator* device = used_device(i)) {
+      used.push_back(device);
+    }
+  }
+  return used;
+}
+
+Status Process::start_trace(const char* spec) {
+  if (const Status started = start(); !started) {
+    return started;
+  }
+  Options options;
+  std::vector<std::string> problems;
+  if (!parse_trace_spec(spec, &options, &problems)) {
+    return set_last_error(
+        {Errc::kInvalidArgument}, "nofrag_trace_start: %s", problems.front().c_str());
+  }
+  const std::lock_guard lock(mutex_);
+  if (const Status traced = tracing_.start(options, driver_->name()); !traced) {
+    return traced;
+  }
+  for (DeviceAllocator* device : used_devices()) {
+    tracing_.attach(*device);
+  }
+  return {};
+}
+
+Status Process::stop_trace() {
+  if (const Phase phase = phase_.load(std::memory_order_acquire); phase > kReady) {
+    return refuse(phase);
+  }
+  const std::lock_guard lock(mutex_);
+  Recorder* const recorder = tracing_.recorder();
+  if (recorder == nullptr || !recorder->active()) {
+    return set_last_error({Errc::kInvalidArgument}, "nothing is being recorded");
+  }
+  tracing_.stop(used_devices());
+  return {};
 }
 
 StatsReport Process::stats_report() const {
@@ -369,6 +427,7 @@ void Process::at_exit() {
       process.phase_.compare_exchange_strong(ready, kExiting, std::memory_order_acq_rel);
   if (was_ready) {
     process.observer_.stop();
+    process.tracing_.stop_at_exit();
   }
   if (!was_ready || process.options_.stats == StatsMode::kOff) {
     return;

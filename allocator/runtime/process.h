@@ -27,6 +27,7 @@
 #include "device/device_allocator.h"
 #include "runtime/callback_list.h"
 #include "runtime/observe/observer.h"
+#include "runtime/tracing.h"
 #include "stats/stats_report.h"
 
 namespace nofrag {
@@ -92,6 +93,14 @@ class Process {
   [[nodiscard]] std::string driver_name() const { return driver_->name(); }
   [[nodiscard]] StatsReport stats_report() const;
 
+  // Records the process from now on, as NOFRAG_TRACE would have it (runtime/tracing.h), and ends it.
+  Status start_trace(const char* spec);
+  Status stop_trace();
+  // nullptr if nothing is recorded, or in a forked child.
+  [[nodiscard]] Recorder* recorder() const {
+    return phase_.load(std::memory_order_acquire) == kReady ? tracing_.recorder() : nullptr;
+  }
+
   // Told of the memory of every device, those made later too. One at a time; an empty one ends it.
   void set_watch(const MemoryWatch::Listener& listener);
 
@@ -107,6 +116,7 @@ class Process {
   ~Process() = default;
 
   Status refuse(Phase phase) const;
+  [[nodiscard]] std::vector<DeviceAllocator*> used_devices() const;
   Status start_locked(const char* conf);
   Status read_options(const char* conf, Options* options);
   Result<DeviceAllocator*> make_device(int ordinal);
@@ -132,6 +142,7 @@ class Process {
   int device_count_ = 0;
   std::array<std::atomic<DeviceAllocator*>, kMostDevices> devices_{};
   MemoryWatch::Listener watch_;  // Sync: mutex_
+  Tracing tracing_;              // Sync: mutex_, but for its recorder
   CallbackList<nofrag_oom_callback> oom_callbacks_;
   CallbackList<nofrag_pressure_callback> pressure_callbacks_;
   Observer observer_;

@@ -10,6 +10,7 @@
 #include "trace/csv_format.h"
 #include "trace/importers/importer.h"
 #include "trace/packed_format.h"
+#include "trace/record/split_devices.h"
 
 namespace nofrag {
 namespace {
@@ -101,8 +102,7 @@ std::optional<TraceError> read_own(ByteWindow& input,
                                         ? read_packed(input, name, &trace)
                                         : read_csv(input, name, &trace);
   if (!error) {
-    traces->clear();
-    traces->push_back(std::move(trace));
+    *traces = split_by_device(std::move(trace));
   }
   return error;
 }

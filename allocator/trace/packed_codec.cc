@@ -58,4 +58,28 @@ std::uint32_t crc32_of(std::string_view bytes) {
                                           static_cast<uInt>(bytes.size())));
 }
 
+std::string packed_file_header() {
+  std::string header(NOFRAG_TRACE_MAGIC, NOFRAG_TRACE_MAGIC_BYTES);
+  append_little_endian<std::uint16_t>(NOFRAG_TRACE_VERSION, &header);
+  append_little_endian<std::uint16_t>(sizeof(nofrag_trace_file_header), &header);
+  append_little_endian<std::uint32_t>(0, &header);
+  return header;
+}
+
+std::string packed_block_header(nofrag_trace_block_kind kind,
+                                std::uint32_t flags,
+                                std::size_t stored,
+                                std::size_t raw,
+                                std::size_t items) {
+  std::string header;
+  append_little_endian<std::uint32_t>(NOFRAG_TRACE_BLOCK_MAGIC, &header);
+  append_little_endian(static_cast<std::uint16_t>(kind), &header);
+  append_little_endian(static_cast<std::uint16_t>(flags), &header);
+  append_little_endian(static_cast<std::uint32_t>(stored), &header);
+  append_little_endian(static_cast<std::uint32_t>(raw), &header);
+  append_little_endian(static_cast<std::uint32_t>(items), &header);
+  append_little_endian(crc32_of(header), &header);
+  return header;
+}
+
 }  // namespace nofrag

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include <nofrag/trace_format.h>
+
 namespace nofrag {
 
 template <typename T>
@@ -83,5 +85,13 @@ std::string pack_zstd(std::string_view raw, int level);
 bool unpack_zstd(std::string_view frame, std::size_t raw_bytes, std::string* raw, std::string* why);
 // As in gzip.
 std::uint32_t crc32_of(std::string_view bytes);
+
+// What a file, and each block, begins with (include/nofrag/trace_format.h).
+std::string packed_file_header();
+std::string packed_block_header(nofrag_trace_block_kind kind,
+                                std::uint32_t flags,
+                                std::size_t stored,
+                                std::size_t raw,
+                                std::size_t items);
 
 }  // namespace nofrag

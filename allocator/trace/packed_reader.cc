@@ -5,6 +5,7 @@
 
 #include "trace/packed_codec.h"
 #include "trace/packed_format.h"
+#include "trace/record/record_reader.h"
 #include "trace/trace_builder.h"
 
 namespace nofrag {
@@ -45,6 +46,9 @@ class PackedReader {
   bool split_columns(std::string_view payload, Columns* columns);
   bool decode(const Block& block, const Columns& columns);
   bool check_end(const Block& block);
+  bool read_recorded(const Block& block, bool* last);
+  std::optional<TraceError> finish_recording(Trace* trace);
+  bool at_end();
   std::array<std::uint64_t, 5> totals_{};  // of the end block
   bool fail(std::uint64_t offset,
             std::string found,
@@ -57,6 +61,8 @@ class PackedReader {
   ByteWindow& input_;
   const std::string& path_;
   TraceBuilder builder_;
+  RecordReader recorded_;
+  bool torn_ = false;  // error_ says where the file ends before its time
   std::string raw_;
   std::uint64_t block_offset_ = 0;
   std::uint64_t last_id_ = UINT64_MAX;
@@ -82,6 +88,7 @@ bool PackedReader::cut_off(std::size_t have, std::string expected) {
     error_ = input_.source_error();
     return false;
   }
+  torn_ = true;
   return fail(input_.offset() + have, "the end of the file (a torn tail)", std::move(expected));
 }
 
@@ -296,6 +303,53 @@ bool PackedReader::read_events(const Block& block) {
   return true;
 }
 
+bool PackedReader::at_end() {
+  const std::uint64_t end = input_.offset();
+  if (!input_.fill(1).empty()) {
+    return fail(end, "bytes after the end block", "the end of the file");
+  }
+  error_ = input_.source_error();
+  return !error_.has_value();
+}
+
+bool PackedReader::read_recorded(const Block& block, bool* last) {
+  std::string_view payload;
+  if (!read_payload(block, &payload)) {
+    return false;
+  }
+  if (builder_.event_count() > 0) {
+    return fail(block.offset, "a recording's block among others", "one kind of trace in a file");
+  }
+  std::string why;
+  if (!recorded_.take(block.kind, block.items, payload, last, &why)) {
+    return fail(block.offset, "a block with " + why, "a sound block");
+  }
+  input_.consume(block.stored);
+  return !*last || at_end();
+}
+
+// A process that was killed could not end its recording: what it had written stands.
+std::optional<TraceError> PackedReader::finish_recording(Trace* trace) {
+  std::string torn;
+  if (torn_) {
+    const std::uint64_t rest = *error_->offset - block_offset_;
+    torn =
+        "the recording has no end: its process was killed, or still runs; what it did in its last "
+        "second is "
+        "missing";
+    if (rest > 0) {
+      torn += " (the " + std::to_string(rest) + " bytes from byte " +
+              std::to_string(block_offset_) + " on are the beginning of a block)";
+    }
+    error_.reset();
+  }
+  std::string why;
+  if (!recorded_.finish(torn, trace, &why)) {
+    fail(block_offset_, why, "a recording that can be played");
+  }
+  return error_;
+}
+
 bool PackedReader::check_end(const Block& block) {
   std::string_view payload;
   if (!read_payload(block, &payload)) {
@@ -309,12 +363,7 @@ bool PackedReader::check_end(const Block& block) {
     totals[i] = load_little_endian<std::uint64_t>(payload, 8 * i);
   }
   input_.consume(block.stored);
-  const std::uint64_t end = input_.offset();
-  if (!input_.fill(1).empty()) {
-    return fail(end, "bytes after the end block", "the end of the file");
-  }
-  if (input_.source_error()) {
-    error_ = input_.source_error();
+  if (!at_end()) {
     return false;
   }
   if (totals[0] != builder_.event_count() || totals[1] != builder_.block_count()) {
@@ -336,7 +385,19 @@ std::optional<TraceError> PackedReader::read(Trace* trace) {
   }
   for (;;) {
     Block block;
-    if (!read_block_header(&block)) {
+    bool last = false;
+    const bool whole = read_block_header(&block);
+    if (whole && RecordReader::knows(block.kind) && read_recorded(block, &last) && !last) {
+      continue;
+    }
+    if (last || (torn_ && recorded_.any())) {
+      return last && error_ ? error_ : finish_recording(trace);
+    }
+    if (!whole || error_) {
+      return error_;
+    }
+    if (recorded_.any() && block.kind <= NOFRAG_TRACE_BLOCK_EVENTS) {
+      fail(block.offset, "another trace's block in a recording", "one kind of trace in a file");
       return error_;
     }
     if (block.kind == NOFRAG_TRACE_BLOCK_END) {

@@ -5,6 +5,7 @@
 
 #include "trace/packed_codec.h"
 #include "trace/packed_format.h"
+#include "trace/record/record_rewriter.h"
 
 namespace nofrag {
 namespace {
@@ -76,30 +77,6 @@ std::string events_payload(const Trace& trace, std::size_t first, std::size_t la
   return payload;
 }
 
-std::string block_header(nofrag_trace_block_kind kind,
-                         std::uint32_t flags,
-                         std::size_t stored,
-                         std::size_t raw,
-                         std::size_t items) {
-  std::string header;
-  append_little_endian<std::uint32_t>(NOFRAG_TRACE_BLOCK_MAGIC, &header);
-  append_little_endian(static_cast<std::uint16_t>(kind), &header);
-  append_little_endian(static_cast<std::uint16_t>(flags), &header);
-  append_little_endian(static_cast<std::uint32_t>(stored), &header);
-  append_little_endian(static_cast<std::uint32_t>(raw), &header);
-  append_little_endian(static_cast<std::uint32_t>(items), &header);
-  append_little_endian(crc32_of(header), &header);
-  return header;
-}
-
-std::string file_header() {
-  std::string header(NOFRAG_TRACE_MAGIC, NOFRAG_TRACE_MAGIC_BYTES);
-  append_little_endian<std::uint16_t>(NOFRAG_TRACE_VERSION, &header);
-  append_little_endian<std::uint16_t>(sizeof(nofrag_trace_file_header), &header);
-  append_little_endian<std::uint32_t>(0, &header);
-  return header;
-}
-
 std::string end_block(const Trace& trace) {
   std::string totals;
   append_little_endian<std::uint64_t>(trace.events.size(), &totals);
@@ -107,11 +84,11 @@ std::string end_block(const Trace& trace) {
   append_little_endian<std::uint64_t>(trace.frees, &totals);
   append_little_endian<std::uint64_t>(trace.peak_live.count(), &totals);
   append_little_endian<std::uint64_t>(trace.live_at_end.count(), &totals);
-  return block_header(NOFRAG_TRACE_BLOCK_END,
-                      NOFRAG_TRACE_BLOCK_MUST_UNDERSTAND,
-                      totals.size(),
-                      totals.size(),
-                      0) +
+  return packed_block_header(NOFRAG_TRACE_BLOCK_END,
+                             NOFRAG_TRACE_BLOCK_MUST_UNDERSTAND,
+                             totals.size(),
+                             totals.size(),
+                             0) +
          totals;
 }
 
@@ -120,7 +97,10 @@ std::string end_block(const Trace& trace) {
 bool write_packed(const Trace& trace,
                   const PackedOptions& options,
                   const std::function<bool(std::string_view)>& sink) {
-  if (!sink(file_header())) {
+  if (trace.recording != nullptr) {
+    return write_recording(trace, sink);
+  }
+  if (!sink(packed_file_header())) {
     return false;
   }
   Carry carry;
@@ -130,11 +110,11 @@ bool write_packed(const Trace& trace,
     const std::string raw = events_payload(trace, first, last, &carry);
     const std::string frame = pack_zstd(raw, options.zstd_level);
     if (frame.empty() ||
-        !sink(block_header(NOFRAG_TRACE_BLOCK_EVENTS,
-                           NOFRAG_TRACE_BLOCK_ZSTD | NOFRAG_TRACE_BLOCK_MUST_UNDERSTAND,
-                           frame.size(),
-                           raw.size(),
-                           last - first)) ||
+        !sink(packed_block_header(NOFRAG_TRACE_BLOCK_EVENTS,
+                                  NOFRAG_TRACE_BLOCK_ZSTD | NOFRAG_TRACE_BLOCK_MUST_UNDERSTAND,
+                                  frame.size(),
+                                  raw.size(),
+                                  last - first)) ||
         !sink(frame)) {
       return false;
     }

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +20,8 @@
 #include "base/units.h"
 
 namespace nofrag {
+
+struct Recording;  // trace/record/recording.h
 
 inline constexpr Bytes kTraceRounding{512};
 
@@ -69,6 +72,7 @@ struct Trace {
   std::uint64_t frees = 0;
   Bytes peak_live;
   Bytes live_at_end;
+  std::shared_ptr<const Recording> recording;  // what a recording of a live process tells beside
 
   // What only some formats know.
   std::uint64_t device = 0;             // the recorder's number of the device

@@ -5,7 +5,9 @@
  * seven bits a byte, low bits first, the high bit set on every byte but the last, at most 10 bytes.
  * "zigzag" maps a signed number n to the unsigned 2n (n >= 0) or -2n-1 (n < 0).
  *
- * File  = file header, blocks, end block; nothing after the end block.
+ * File  = file header, blocks, end block; nothing after the end block. A recording of a live process
+ *         has RECORD blocks instead of EVENTS blocks and ends with a STOP block; one whose process was
+ *         killed ends anywhere, and is good up to its last whole block.
  * Block = block header, then stored_bytes bytes of payload.
  *
  * An old reader skips blocks and columns whose kind it does not know, unless their must-understand
@@ -56,10 +58,18 @@ struct nofrag_trace_block_header {
 enum nofrag_trace_block_kind {
   NOFRAG_TRACE_BLOCK_END = 0,    /* struct nofrag_trace_totals, stored; the last block */
   NOFRAG_TRACE_BLOCK_EVENTS = 1, /* columns of `items` consecutive allocations and frees */
-  /* Taken for later versions: map and unmap, ladder rungs, pools, threads, annotations. */
-  NOFRAG_TRACE_BLOCK_FIRST_RESERVED = 2,
+  NOFRAG_TRACE_BLOCK_RECORD = 2, /* columns of `items` events of a live process */
+  NOFRAG_TRACE_BLOCK_INFO = 3,   /* `items` pairs of texts: a name, its value */
+  NOFRAG_TRACE_BLOCK_MARKS = 4,  /* `items` annotations: varint tick, varint thread, text */
+  NOFRAG_TRACE_BLOCK_THREADS =
+      5, /* `items` threads: varint thread, varint kernel id, text: its name */
+  NOFRAG_TRACE_BLOCK_SITES = 6, /* `items` call sites: varint site, varint frames, a text a frame */
+  NOFRAG_TRACE_BLOCK_STOP = 7, /* struct nofrag_trace_stop, stored; the last block of a recording */
+  /* Taken for later versions. */
+  NOFRAG_TRACE_BLOCK_FIRST_RESERVED = 8,
   NOFRAG_TRACE_BLOCK_LAST_RESERVED = 31
 };
+/* A text is a varint length and so many bytes of UTF-8. */
 
 /* The unpacked payload of an EVENTS block is a row of columns, each in any order but at most once:
  *   u8 kind, varint length in bytes, the bytes.
@@ -85,6 +95,72 @@ enum nofrag_trace_column {
   NOFRAG_TRACE_COLUMN_STREAM = 8
 };
 #define NOFRAG_TRACE_COLUMN_MUST_UNDERSTAND 0x80u
+
+/* What an event of a RECORD block tells. A reader skips events of kinds that it does not know. */
+enum nofrag_trace_record_kind {
+  NOFRAG_TRACE_RECORD_ALLOC = 1, /* a block: address, size, slack, stream, pool, site */
+  NOFRAG_TRACE_RECORD_FREE = 2,  /* the caller gave it up: address */
+  NOFRAG_TRACE_RECORD_FREE_COMPLETED =
+      3,                          /* other streams that used it are done; where there are none, a
+                                             free is complete at once and this event is not written */
+  NOFRAG_TRACE_RECORD_STREAM = 4, /* the block is used on one more stream: address, stream */
+  NOFRAG_TRACE_RECORD_MAP = 5,    /* physical memory can be reached: address, size */
+  NOFRAG_TRACE_RECORD_UNMAP = 6,
+  NOFRAG_TRACE_RECORD_CREATE = 7,  /* physical memory was taken from the driver: size */
+  NOFRAG_TRACE_RECORD_RELEASE = 8, /* and given back */
+  NOFRAG_TRACE_RECORD_RUNG =
+      9, /* a rung of the out-of-memory ladder served: size, detail = number */
+  NOFRAG_TRACE_RECORD_OUT_OF_MEMORY = 10, /* a request failed: size, stream */
+  NOFRAG_TRACE_RECORD_COMPOSE = 11,    /* free memory was mapped once more: address, size, detail =
+                                             physical allocations in it */
+  NOFRAG_TRACE_RECORD_EXISTING = 12,   /* as ALLOC, of a block that was live when recording began */
+  NOFRAG_TRACE_RECORD_POOL_BEGIN = 13, /* pool */
+  NOFRAG_TRACE_RECORD_POOL_END = 14,
+  NOFRAG_TRACE_RECORD_POOL_RELEASE = 15,
+  NOFRAG_TRACE_RECORD_RETIRE_STREAM = 16, /* stream */
+  NOFRAG_TRACE_RECORD_TRIM = 17,          /* size = bytes that were kept */
+  NOFRAG_TRACE_RECORD_THREAD_END = 18     /* the event's thread makes no more */
+};
+
+/* The unpacked payload of a RECORD block is a row of columns as that of an EVENTS block. Each field of
+ * its events takes two columns, as SIZE_VALUES and SIZE above: number 2 * field the different values,
+ * 2 * field + 1 one index an event. A field that is 0 in the whole block has no columns. Events need
+ * not be in the order of their ticks, neither in a block nor across blocks. */
+enum nofrag_trace_record_field {
+  NOFRAG_TRACE_FIELD_ADDRESS = 2, /* its values: zigzag varints, each minus the one before */
+  NOFRAG_TRACE_FIELD_SIZE = 3,    /* bytes, as requested; 0 = not known */
+  NOFRAG_TRACE_FIELD_SLACK = 4,   /* bytes that the block has beyond the size rounded up to 512 */
+  NOFRAG_TRACE_FIELD_STREAM = 5,
+  NOFRAG_TRACE_FIELD_DEVICE = 6,
+  NOFRAG_TRACE_FIELD_THREAD = 7,
+  NOFRAG_TRACE_FIELD_POOL_FIRST = 8,
+  NOFRAG_TRACE_FIELD_POOL_SECOND = 9,
+  NOFRAG_TRACE_FIELD_DETAIL = 10,
+  NOFRAG_TRACE_FIELD_SITE = 11, /* number in a SITES block, which may come later; 0 = none */
+  NOFRAG_TRACE_FIELD_LAST = 11
+};
+enum nofrag_trace_record_column {
+  NOFRAG_TRACE_RECORD_COLUMN_KIND = 1, /* one byte an event */
+  NOFRAG_TRACE_RECORD_COLUMN_TICK =
+      2, /* one zigzag varint an event: ticks since the event before; of the
+                                           first, since 0 */
+  NOFRAG_TRACE_RECORD_COLUMN_CLOCK = 3 /* u64 tick, u64 nanoseconds: both clocks, read together */
+};
+
+/* Payload of the STOP block, 32 bytes. */
+struct nofrag_trace_stop {
+  uint64_t events;   /* in all RECORD blocks */
+  uint64_t lost;     /* that the recorder could not keep */
+  uint64_t reason;   /* enum nofrag_trace_stop_reason */
+  uint64_t reserved; /* 0 */
+};
+enum nofrag_trace_stop_reason {
+  NOFRAG_TRACE_STOP_ASKED = 0, /* by the program */
+  NOFRAG_TRACE_STOP_EXIT = 1,  /* the process ended */
+  NOFRAG_TRACE_STOP_MAX = 2,   /* the file has the size that it may have */
+  NOFRAG_TRACE_STOP_FLIGHT =
+      3 /* the end of what a flight recorder had kept; its beginning is the state then */
+};
 
 /* Payload of the END block, 40 bytes: what a reader must have seen by then. */
 struct nofrag_trace_totals {

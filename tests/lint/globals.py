@@ -19,7 +19,7 @@ from source_tree import LayerTable
 SYMBOL = re.compile(r"^[0-9a-f]+ (?P<flags>.{7}) (?P<section>\S+)\s+[0-9a-f]+ (?:\.hidden )?(?P<name>.+)$")
 MEMBER = re.compile(r"^(\S+):\s+file format ")
 # State of the libraries we use, which their headers put into our objects, and the compiler's marks.
-NOT_OURS = re.compile(r"^(CLI|fmt|nlohmann|std|__gnu_cxx)::|^(__dso_handle|DW\.ref\.\S+)$")
+NOT_OURS = re.compile(r"^(CLI|fmt|nlohmann|std|__gnu_cxx)::|^nvtx\w+|^(__dso_handle|DW\.ref\.\S+)$")
 
 
 def mutable_sections(section):

@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "driver/driver.h"
+#include "trace/record/recording.h"
 
 namespace nofrag {
 
@@ -28,6 +29,10 @@ class ReplayAllocator {
   virtual Status allocate(std::uint32_t block, Bytes size, StreamId stream) = 0;
   // `stream` is the one that used the block last; it may differ from the one of its allocation.
   virtual Status free(std::uint32_t block, StreamId stream) = 0;
+
+  // What a recording tells beside (trace/record/recording.h); `stream` is its event's. For those that can do
+  // the same.
+  virtual Status note(const Recording::Note& /*note*/, StreamId /*stream*/) { return {}; }
 
   // Called when nothing more comes on `stream` but frees, before it is destroyed.
   virtual Status retire(StreamId /*stream*/) { return {}; }
@@ -47,8 +52,9 @@ struct PeerConfig {
   Driver* driver = nullptr;  // outlives the allocator
   DeviceOrdinal device;
   DeviceInfo info;
-  Bytes limit = kNoLimit;    // most that reserved() may be
-  std::uint32_t blocks = 0;  // how many the trace allocates
+  Bytes limit = kNoLimit;                // most that reserved() may be
+  std::uint32_t blocks = 0;              // how many the trace allocates
+  const Recording* recording = nullptr;  // outlives the allocator; null: there is none
 };
 
 // The peers we model or drive ourselves (the nofrag adapter: nofrag_adapter.h).

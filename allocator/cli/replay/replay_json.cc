@@ -157,6 +157,17 @@ ordered_json trace_json(const TraceReport& report) {
   if (!trace.warnings.empty()) {
     out["warnings"] = trace.warnings;
   }
+  if (trace.recorded) {
+    const RecordedSummary& recorded = *trace.recorded;
+    out["recorded"] = {{"peak_live_bytes", recorded.peak_live.count()},
+                       {"peak_reserved_bytes", nullptr},
+                       {"threads", recorded.threads},
+                       {"lost_events", recorded.lost_events},
+                       {"whole", recorded.whole}};
+    if (recorded.peak_reserved) {
+      out["recorded"]["peak_reserved_bytes"] = recorded.peak_reserved->count();
+    }
+  }
   for (const ReplayRun& run : report.runs) {
     out["runs"].push_back(run_json(trace, run));
   }
@@ -195,6 +206,19 @@ Bytes granule_bound(const Trace& trace) {
 }
 
 TraceSummary summarize(const std::string& path, const Trace& trace) {
+  std::optional<RecordedSummary> recorded;
+  if (trace.recording != nullptr && !trace.recording->blocks.empty()) {
+    const Recording& from = *trace.recording;
+    const std::uint8_t device = from.blocks.front().device;
+    recorded.emplace();
+    recorded->peak_live = from.peak_held.at(device);
+    if (const auto peak = from.peak_reserved.find(device); peak != from.peak_reserved.end()) {
+      recorded->peak_reserved = peak->second;
+    }
+    recorded->threads = from.threads.size();
+    recorded->lost_events = from.lost;
+    recorded->whole = from.whole;
+  }
   return {path,
           trace.format,
           trace.events.size(),
@@ -208,7 +232,9 @@ TraceSummary summarize(const std::string& path, const Trace& trace) {
           trace.device,
           trace.device_name,
           false,
-          trace.warnings};
+          trace.warnings,
+          trace.notes,
+          recorded};
 }
 
 ordered_json replay_json(const std::vector<TraceReport>& reports) {

@@ -21,6 +21,13 @@ struct MinCapacityResult {
 };
 
 // What a report needs of a trace once its events are gone.
+struct RecordedSummary {
+  Bytes peak_live;  // live blocks with all they had
+  std::optional<Bytes> peak_reserved;
+  std::uint64_t threads = 0;
+  std::uint64_t lost_events = 0;
+  bool whole = false;
+};
 struct TraceSummary {
   std::string path;
   TraceFormat format = TraceFormat::kCsv;
@@ -37,6 +44,8 @@ struct TraceSummary {
   std::string device_name{};
   bool several_devices = false;  // the file has others too
   std::vector<std::string> warnings{};
+  std::vector<std::string> notes;
+  std::optional<RecordedSummary> recorded{};  // of a recording: what the live process had
 };
 TraceSummary summarize(const std::string& path, const Trace& trace);
 // The bound of TraceSummary, for granules of 2 MiB.

@@ -5,6 +5,9 @@
 #include <ctime>
 #include <thread>
 
+#include <nofrag/trace_format.h>
+
+#include "cli/replay/replay_threads.h"
 #include "driver/simulated/simulated_driver.h"
 
 namespace nofrag {
@@ -40,22 +43,48 @@ class Player {
 
  public:
   Player(const Trace& trace, const ReplayTarget& target, ReplayRun* run)
-      : trace_(trace), target_(target), run_(run) {}
+      : trace_(trace),
+        target_(target),
+        run_(run),
+        note_count_(trace.recording != nullptr ? trace.recording->notes.size() : 0) {}
 
   // False when the run is over before its time.
   bool play(std::size_t first, std::size_t last) {
+    if (!target_.with_threads || trace_.recording == nullptr) {
+      return play_here(first, last);
+    }
+    const std::vector<std::uint16_t>& threads = trace_.recording->event_threads;
+    bool going = true;
+    while (going && first < last) {
+      const std::uint16_t thread = threads[first];
+      std::size_t end = first + 1;
+      while (end < last && threads[end] == thread) {
+        ++end;
+      }
+      playing_ = thread;
+      threads_.run(thread, [&] { going = play_here(first, end); });
+      first = end;
+    }
+    return going;
+  }
+
+ private:
+  bool play_here(std::size_t first, std::size_t last) {
     const double before = thread_cpu_ns();
     std::size_t i = first;
     Status status;
     for (; i < last; ++i) {
       const TraceEvent& event = trace_.events[i];
-      if (target_.simulated != nullptr && event.time_us != clock_us_) {
-        clock_us_ = event.time_us;
-        target_.simulated->set_time_us(static_cast<double>(clock_us_));
+      if (next_note_ < note_count_) {
+        status = play_notes(i);
+        if (!status.ok()) {
+          break;
+        }
       }
       if (target_.speed > 0) {
         wait_until(event.time_us);
       }
+      set_clock(event.time_us);
       if (event.size == 0) {
         continue;  // an empty allocation holds nothing, in any allocator
       }
@@ -91,6 +120,32 @@ class Player {
     std::this_thread::sleep_until(started_ + std::chrono::duration_cast<Clock::duration>(
                                                  std::chrono::duration<double, std::micro>(after)));
   }
+  void set_clock(std::uint64_t time_us) {
+    if (target_.simulated != nullptr && time_us != clock_us_) {
+      clock_us_ = time_us;
+      target_.simulated->set_time_us(static_cast<double>(clock_us_));
+    }
+  }
+
+  // What a recording tells before event i.
+  Status play_notes(std::size_t i) {
+    for (; next_note_ < note_count_ && trace_.recording->notes[next_note_].before <= i;
+         ++next_note_) {
+      const Recording::Note& note = trace_.recording->notes[next_note_];
+      if (note.event.kind == NOFRAG_TRACE_RECORD_THREAD_END) {
+        if (note.event.thread != playing_) {
+          threads_.end(note.event.thread);
+        }
+        continue;
+      }
+      set_clock(note.time_us);
+      const Status status = target_.allocator->note(note, target_.streams[note.stream]);
+      if (!status.ok()) {
+        return status;
+      }
+    }
+    return {};
+  }
 
   // On a real device others may hold memory too.
   [[nodiscard]] Bytes available(Bytes reserved) const {
@@ -123,6 +178,10 @@ class Player {
   const Trace& trace_;
   const ReplayTarget& target_;
   ReplayRun* run_;
+  ReplayThreads threads_;
+  std::uint32_t playing_ = UINT32_MAX;  // the thread of the events at hand
+  std::size_t note_count_;
+  std::size_t next_note_ = 0;
   std::uint64_t clock_us_ = UINT64_MAX;
   Clock::time_point started_ = Clock::now();
   Bytes live_;

@@ -74,6 +74,7 @@ struct ReplayTarget {
   Driver* driver = nullptr;
   SimulatedDriver* simulated = nullptr;  // the same driver where it is simulated
   DeviceOrdinal device;
+  bool with_threads = false;      // each thread of a recording by a thread of its own
   Bytes capacity;                 // what could be held at most, for the verdict at the end
   std::vector<StreamId> streams;  // by the trace's stream numbers
   ReplayObserver* observer = nullptr;

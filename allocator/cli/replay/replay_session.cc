@@ -125,6 +125,7 @@ ReplayRun ReplaySession::run_here(std::string_view allocator,
   config.device = session.device;
   config.info = session.info;
   config.blocks = static_cast<std::uint32_t>(trace_.allocations);
+  config.recording = trace_.recording.get();
   ReplayTarget target;
   target.driver = session.driver.get();
   target.simulated = session.simulated;
@@ -148,6 +149,7 @@ ReplayRun ReplaySession::run_here(std::string_view allocator,
   target.allocator = made.get();
   target.observer = observer;
   target.speed = target_.is_simulated() ? 0 : settings_.speed;
+  target.with_threads = allocator == kNofrag;
   replay_trace(trace_, target, progress, &run);
   const Status closed = streams.value()->close(*made);
   if (!closed.ok() && run.fault.empty()) {

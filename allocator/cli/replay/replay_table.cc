@@ -160,6 +160,11 @@ std::string trace_part(const TraceReport& report) {
       text += fmt::format(" with {}", human_bytes(*first.capacity));
     }
   }
+  if (trace.recorded && trace.recorded->peak_reserved) {
+    text += fmt::format("\n  recorded with {}: held {} at its peak",
+                        plural(trace.recorded->threads, "thread"),
+                        human_bytes(*trace.recorded->peak_reserved));
+  }
   text += "\n\n";
   text += line({"allocator",
                 "peak reserved",

@@ -17,6 +17,10 @@ Status DeviceAllocator::retain_pool(PoolKey key) {
   Impl& s = *impl_;
   const Lock lock(s.mutex);
   Pool* pool = s.open_pool(key);
+  if (pool != nullptr) {
+    s.emit(EventKind::kPoolBegin, key);
+    s.emit(EventKind::kPoolEnd, key);
+  }
   return pool != nullptr ? Status() : Status(Errc::kInvalidArgument);
 }
 

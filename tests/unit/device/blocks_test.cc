@@ -116,8 +116,10 @@ TEST_F(BlocksTest, EventsTellTheStoryInOrder) {
   EXPECT_EQ(events.kinds, (std::vector{EventKind::kRecordStream, EventKind::kFreeRequested}));
   events.kinds.clear();
   allocator_->trim();
-  EXPECT_EQ(events.kinds,
-            (std::vector{EventKind::kFreeCompleted, EventKind::kUnmap, EventKind::kRelease}));
+  EXPECT_EQ(
+      events.kinds,
+      (std::vector{
+          EventKind::kTrim, EventKind::kFreeCompleted, EventKind::kUnmap, EventKind::kRelease}));
   events.kinds.clear();
   EXPECT_TRUE(allocate(9 * kMiB).is_null());
   EXPECT_EQ(events.kinds, (std::vector{EventKind::kRung, EventKind::kOutOfMemory}));

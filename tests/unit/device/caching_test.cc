@@ -224,7 +224,7 @@ class Listener final : public EventSink {
     ++counts[static_cast<std::size_t>(event.kind)];
   }
   [[nodiscard]] int of(EventKind kind) const { return counts[static_cast<std::size_t>(kind)]; }
-  int counts[16] = {};
+  int counts[32] = {};
 };
 
 TEST_F(CachingTest, WhoeverReadsEventsMissesNone) {

@@ -1,0 +1,102 @@
+#include "trace/record/record_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include <sys/file.h>
+#include <sys/stat.h>
+
+namespace nofrag {
+
+std::string RecordFile::expand(const std::string& path) {
+  std::string expanded = path;
+  const std::size_t at = expanded.find("%p");
+  if (at != std::string::npos) {
+    expanded.replace(at, 2, std::to_string(::getpid()));
+  }
+  return expanded;
+}
+
+bool RecordFile::fail(const char* what) {
+  problem_ = path_ + ": cannot be " + what + " (" + std::strerror(errno) + ")";
+  return false;
+}
+
+bool RecordFile::open_locked(const std::string& path, bool* busy) {
+  path_ = path;
+  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  if (file_ < 0) {
+    return fail("opened");
+  }
+  // Pipes and file systems without locks do without.
+  *busy = ::flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (*busy) {
+    ::close(file_);
+    file_ = -1;
+    return false;
+  }
+  struct stat status {};
+  if (::fstat(file_, &status) == 0 && S_ISREG(status.st_mode) && ::ftruncate(file_, 0) != 0) {
+    return fail("emptied");
+  }
+  return true;
+}
+
+bool RecordFile::open(const std::string& path) {
+  close();
+  size_ = 0;
+  bool busy = false;
+  const std::string wanted = expand(path);
+  if (open_locked(wanted, &busy)) {
+    return true;
+  }
+  if (!busy) {
+    close();
+    return false;
+  }
+  if (open_locked(wanted + "." + std::to_string(::getpid()), &busy)) {
+    return true;
+  }
+  if (busy) {
+    problem_ = path_ + ": another process is writing it";
+  }
+  close();
+  return false;
+}
+
+bool RecordFile::append(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(file_, bytes.data(), bytes.size());
+    if (written < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      return fail("written");
+    }
+    size_ += static_cast<std::uint64_t>(written);
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+void RecordFile::close() {
+  if (file_ >= 0) {
+    ::close(file_);
+    file_ = -1;
+  }
+}
+
+bool RecordFile::rename_to(const std::string& path) {
+  close();
+  if (std::rename(path_.c_str(), path.c_str()) != 0) {
+    return fail("renamed");
+  }
+  path_ = path;
+  return true;
+}
+
+}  // namespace nofrag

@@ -1,0 +1,46 @@
+// RecordFile: the file of a recording, which this process alone writes.
+//
+// Owns: a file descriptor, and the lock on the file that keeps other processes out. Layer: trace. Units: bytes.
+// Invariants: every append reaches the kernel before it returns, so that a killed process loses nothing of it.
+// A path may hold %p, the process's number. Where another process records to the same file, the number is
+// appended to the name.
+// Threads: none. Failure: open and append say false, and problem() what went wrong, for people.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace nofrag {
+
+class RecordFile {
+ public:
+  RecordFile() = default;
+  RecordFile(const RecordFile&) = delete;
+  RecordFile& operator=(const RecordFile&) = delete;
+  ~RecordFile() { close(); }
+
+  // Empties the file if it is there.
+  bool open(const std::string& path);
+  bool append(std::string_view bytes);
+  void close();
+  // Closes it, and gives it this name instead of its own.
+  bool rename_to(const std::string& path);
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] std::uint64_t size() const { return size_; }
+  [[nodiscard]] const std::string& problem() const { return problem_; }
+
+  static std::string expand(const std::string& path);
+
+ private:
+  bool fail(const char* what);
+  bool open_locked(const std::string& path, bool* busy);
+
+  int file_ = -1;
+  std::string path_;
+  std::uint64_t size_ = 0;
+  std::string problem_;
+};
+
+}  // namespace nofrag

@@ -1,0 +1,145 @@
+#include "trace/record/record_rewriter.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nofrag/trace_format.h>
+
+#include "trace/packed_codec.h"
+#include "trace/record/record_codec.h"
+#include "trace/record/record_output.h"
+#include "trace/record/recording.h"
+
+namespace nofrag {
+namespace {
+
+constexpr std::size_t kEventsABlock = 65536;
+constexpr std::uint64_t kNsAMicrosecond = 1000;
+
+class Rewriter {
+ public:
+  Rewriter(const Trace& trace, const std::function<bool(std::string_view)>& sink)
+      : trace_(trace), from_(*trace.recording), sink_(sink) {}
+
+  bool write() {
+    std::map<std::string, std::string> info = from_.info;
+    info["clock"] = "monotonic";
+    info["times_from_0"] = "yes";
+    info.erase("clock_tick");
+    info.erase("clock_ns");
+    collect();
+    return sink_(packed_file_header()) && write_rows(info) && write_events() &&
+           sink_(recording_stop_block(NOFRAG_TRACE_STOP_ASKED, events_.size(), from_.lost));
+  }
+
+ private:
+  // Never the same tick twice: the order is that of the trace.
+  std::uint64_t tick_of(std::uint64_t time_us) {
+    last_tick_ = std::max(last_tick_ + 1, time_us * kNsAMicrosecond);
+    return last_tick_;
+  }
+
+  void collect() {
+    std::size_t next_note = 0;
+    std::size_t next_mark = 0;
+    for (std::size_t i = 0; i <= trace_.events.size(); ++i) {
+      for (; next_note < from_.notes.size() && from_.notes[next_note].before <= i; ++next_note) {
+        const Recording::Note& note = from_.notes[next_note];
+        events_.push_back(note.event);
+        events_.back().tick = tick_of(note.time_us);
+      }
+      for (; next_mark < from_.marks.size() && from_.marks[next_mark].before <= i; ++next_mark) {
+        mark_ticks_.push_back(tick_of(from_.marks[next_mark].time_us));
+      }
+      if (i < trace_.events.size()) {
+        add(trace_.events[i], from_.event_threads[i]);
+      }
+    }
+  }
+
+  void add(const TraceEvent& event, std::uint16_t thread) {
+    const Recording::Block& block = from_.blocks[event.block];
+    RecordEvent recorded{};
+    recorded.tick = tick_of(event.time_us);
+    recorded.address = block.address;
+    recorded.device = block.device;
+    recorded.thread = thread;
+    if (event.is_free()) {
+      recorded.kind = NOFRAG_TRACE_RECORD_FREE;
+    } else {
+      recorded.kind = static_cast<std::uint8_t>(block.existing ? NOFRAG_TRACE_RECORD_EXISTING
+                                                               : NOFRAG_TRACE_RECORD_ALLOC);
+      recorded.size = event.size;
+      recorded.slack = block.slack;
+      recorded.site = block.site;
+      recorded.stream = trace_.streams[event.stream()];
+      recorded.pool_first = block.pool_first;
+      recorded.pool_second = block.pool_second;
+    }
+    events_.push_back(recorded);
+  }
+
+  bool put(nofrag_trace_block_kind kind, std::string_view payload, std::size_t items) {
+    return items == 0 || sink_(RecordOutput::make_block(kind, payload, items).bytes);
+  }
+
+  bool write_rows(const std::map<std::string, std::string>& info) {
+    std::string infos;
+    for (const auto& [name, value] : info) {
+      append_text(name, &infos);
+      append_text(value, &infos);
+    }
+    std::string threads;
+    for (const auto& [number, thread] : from_.threads) {
+      append_varint(number, &threads);
+      append_varint(thread.kernel_id, &threads);
+      append_text(thread.name, &threads);
+    }
+    std::string sites;
+    for (const auto& [number, frames] : from_.sites) {
+      append_varint(number, &sites);
+      append_varint(frames.size(), &sites);
+      for (const std::string& frame : frames) {
+        append_text(frame, &sites);
+      }
+    }
+    std::string marks;
+    for (std::size_t i = 0; i < from_.marks.size(); ++i) {
+      append_varint(mark_ticks_[i], &marks);
+      append_varint(from_.marks[i].thread, &marks);
+      append_text(from_.marks[i].text, &marks);
+    }
+    return put(NOFRAG_TRACE_BLOCK_INFO, infos, info.size()) &&
+           put(NOFRAG_TRACE_BLOCK_THREADS, threads, from_.threads.size()) &&
+           put(NOFRAG_TRACE_BLOCK_SITES, sites, from_.sites.size()) &&
+           put(NOFRAG_TRACE_BLOCK_MARKS, marks, from_.marks.size());
+  }
+
+  bool write_events() {
+    const std::span<const RecordEvent> all(events_);
+    bool written = true;
+    for (std::size_t first = 0; written && first < all.size(); first += kEventsABlock) {
+      const auto some = all.subspan(first, std::min(kEventsABlock, all.size() - first));
+      const std::uint64_t tick = some.back().tick;
+      written = put(NOFRAG_TRACE_BLOCK_RECORD, encode_record(some, {tick, tick}), some.size());
+    }
+    return written;
+  }
+
+  const Trace& trace_;
+  const Recording& from_;
+  const std::function<bool(std::string_view)>& sink_;
+  std::vector<RecordEvent> events_;
+  std::vector<std::uint64_t> mark_ticks_;
+  std::uint64_t last_tick_ = 0;
+};
+
+}  // namespace
+
+bool write_recording(const Trace& trace, const std::function<bool(std::string_view)>& sink) {
+  return Rewriter(trace, sink).write();
+}
+
+}  // namespace nofrag

@@ -1,0 +1,461 @@
+#include "trace/record/recorder.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <utility>
+
+#include <sys/syscall.h>
+
+#include "trace/record/record_codec.h"
+
+namespace nofrag {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t kEventsABlock = 65536;
+// How often the writer looks at the rings, and how old a block may get before it is written.
+constexpr milliseconds kLook{20};
+constexpr std::uint64_t kBlockAge = 1'000'000'000;     // ns
+constexpr std::uint64_t kFlightPause = 1'000'000'000;  // ns between files after failed requests
+// A thread with a full ring looks this often for room, and this long at most.
+constexpr milliseconds kRoomLook{1};
+constexpr int kRoomLooks = 5000;
+constexpr milliseconds kPatience{10'000};  // with a writer that should flush or stop
+constexpr std::size_t kLongestMark = 1000;
+constexpr std::size_t kMostMarks = 65536;  // not yet written
+constexpr std::uint32_t kLastThread = UINT16_MAX;
+
+// The ring a thread used last. (Found in a function of its own, as thread_cache.cc explains.)
+struct OwnRing {
+  std::shared_ptr<Ring> ring;
+  TraceClock clock{true};  // of the ring's recorder
+
+  OwnRing() = default;
+  OwnRing(const OwnRing&) = delete;
+  OwnRing& operator=(const OwnRing&) = delete;
+  ~OwnRing();
+};
+struct LastRing {
+  std::uint64_t recorder = 0;
+  Ring* ring = nullptr;
+};
+constinit thread_local LastRing last_ring{};
+constinit thread_local bool thread_ending = false;
+thread_local OwnRing own_ring;
+
+OwnRing::~OwnRing() {
+  thread_ending = true;
+  last_ring = {};
+  if (ring != nullptr) {
+    ring->note_thread_ended(clock.now());
+  }
+}
+
+std::uint64_t new_number() {
+  // Not state that anybody can read back or set: a source of fresh numbers.
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+std::string thread_name(std::uint64_t kernel_id) {
+  std::array<char, 64> name{};
+  const std::string path = "/proc/self/task/" + std::to_string(kernel_id) + "/comm";
+  if (std::FILE* file = std::fopen(path.c_str(), "re")) {
+    const std::size_t size = std::fread(name.data(), 1, name.size(), file);
+    std::fclose(file);
+    return {name.data(), size > 0 && name[size - 1] == '\n' ? size - 1 : size};
+  }
+  return {};
+}
+
+std::uint8_t record_kind(EventKind kind) {
+  switch (kind) {
+    case EventKind::kAlloc:
+      return NOFRAG_TRACE_RECORD_ALLOC;
+    case EventKind::kFreeRequested:
+      return NOFRAG_TRACE_RECORD_FREE;
+    case EventKind::kFreeCompleted:
+      return NOFRAG_TRACE_RECORD_FREE_COMPLETED;
+    case EventKind::kRecordStream:
+      return NOFRAG_TRACE_RECORD_STREAM;
+    case EventKind::kMap:
+      return NOFRAG_TRACE_RECORD_MAP;
+    case EventKind::kUnmap:
+      return NOFRAG_TRACE_RECORD_UNMAP;
+    case EventKind::kCreate:
+      return NOFRAG_TRACE_RECORD_CREATE;
+    case EventKind::kRelease:
+      return NOFRAG_TRACE_RECORD_RELEASE;
+    case EventKind::kRung:
+      return NOFRAG_TRACE_RECORD_RUNG;
+    case EventKind::kOutOfMemory:
+      return NOFRAG_TRACE_RECORD_OUT_OF_MEMORY;
+    case EventKind::kCompose:
+      return NOFRAG_TRACE_RECORD_COMPOSE;
+    case EventKind::kExisting:
+      return NOFRAG_TRACE_RECORD_EXISTING;
+    case EventKind::kPoolBegin:
+      return NOFRAG_TRACE_RECORD_POOL_BEGIN;
+    case EventKind::kPoolEnd:
+      return NOFRAG_TRACE_RECORD_POOL_END;
+    case EventKind::kPoolRelease:
+      return NOFRAG_TRACE_RECORD_POOL_RELEASE;
+    case EventKind::kRetireStream:
+      return NOFRAG_TRACE_RECORD_RETIRE_STREAM;
+    case EventKind::kTrim:
+      return NOFRAG_TRACE_RECORD_TRIM;
+  }
+  return 0;
+}
+
+constexpr std::uint64_t kRounding = 512;
+
+// A block's events carry what was asked for, and how much more it is than that.
+void fill(const AllocatorEvent& event,
+          std::uint64_t tick,
+          std::uint16_t thread,
+          RecordEvent* slot) {
+  const bool block = event.kind == EventKind::kAlloc || event.kind == EventKind::kExisting;
+  const std::uint64_t held = event.size.count();
+  const std::uint64_t asked = block && !event.requested.is_zero() ? event.requested.count() : held;
+  const std::uint64_t rounded = (asked + kRounding - 1) / kRounding * kRounding;
+  slot->tick = tick;
+  slot->address = event.address.value();
+  slot->size = event.kind == EventKind::kFreeRequested ? 0 : asked;
+  slot->stream = event.stream.value();
+  slot->pool_first = event.pool_first;
+  slot->pool_second = event.pool_second;
+  slot->slack = block && held > rounded ? static_cast<std::uint32_t>(held - rounded) : 0;
+  slot->detail = event.kind == EventKind::kFreeCompleted ? 0 : event.detail;
+  slot->site = 0;
+  slot->thread = thread;
+  slot->device = static_cast<std::uint8_t>(event.device.value());
+  slot->kind = record_kind(event.kind);
+}
+
+}  // namespace
+
+Recorder::Recorder(RecorderSettings settings)
+    : number_(new_number()),
+      clock_(settings.monotonic),
+      settings_(std::move(settings)),
+      output_(settings_.path, settings_.max, settings_.keep) {}
+
+std::unique_ptr<Recorder> Recorder::start(RecorderSettings settings, std::string* problem) {
+  std::unique_ptr<Recorder> recorder(new Recorder(std::move(settings)));
+  recorder->settings_.info["clock"] = recorder->clock_.name();
+  recorder->settings_.info["clock_tick"] = std::to_string(recorder->clock_.now());
+  recorder->settings_.info["clock_ns"] = std::to_string(monotonic_ns());
+  if (!recorder->output_.start() || !recorder->output_.set_info(recorder->settings_.info)) {
+    *problem = recorder->output_.problem();
+    return nullptr;
+  }
+  recorder->last_block_ns_ = monotonic_ns();
+  // The writer takes no signal that is meant for the program.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  recorder->writer_ = std::thread([self = recorder.get()] { self->run(); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return recorder;
+}
+
+Recorder::~Recorder() {
+  if (writer_.joinable()) {
+    stop(NOFRAG_TRACE_STOP_ASKED);
+    writer_.join();
+  }
+}
+
+// ---- any thread
+
+[[gnu::noinline]] Ring* Recorder::my_ring() {
+  if (last_ring.recorder == number_) [[likely]] {
+    return last_ring.ring;
+  }
+  return make_my_ring();
+}
+
+[[gnu::noinline]] Ring* Recorder::make_my_ring() {
+  if (thread_ending) {
+    return nullptr;
+  }
+  const std::shared_ptr<Ring> ring = add_ring(static_cast<std::uint64_t>(::syscall(SYS_gettid)));
+  if (own_ring.ring != nullptr) {
+    own_ring.ring->note_thread_ended(0);  // of a recorder before this one, which has ended
+  }
+  own_ring.ring = ring;
+  own_ring.clock = clock_;
+  last_ring = {number_, ring.get()};
+  return ring.get();
+}
+
+void Recorder::wake() {
+  writer_wakes_.notify_one();
+}
+
+RecordEvent* Recorder::wait_for_room(Ring& ring) {
+  for (int look = 0; look < kRoomLooks && active(); ++look) {
+    wake();
+    std::this_thread::sleep_for(kRoomLook);
+    if (RecordEvent* slot = ring.reserve()) {
+      return slot;
+    }
+  }
+  ring.note_lost();
+  return nullptr;
+}
+
+void Recorder::on_event(const AllocatorEvent& event) {
+  // A free that waits for nobody is complete at once: nothing that a reader must be told.
+  const bool said = event.kind == EventKind::kFreeCompleted && event.detail == 0;
+  if (!active() || said) {
+    return;
+  }
+  if (Ring* const ring = my_ring()) [[likely]] {
+    put(*ring, event);
+  } else {
+    const std::lock_guard lock(late_mutex_);
+    put(late_ring(), event);
+  }
+}
+
+void Recorder::put(Ring& ring, const AllocatorEvent& event) {
+  RecordEvent* slot = ring.reserve();
+  if (slot == nullptr) [[unlikely]] {
+    slot = wait_for_room(ring);
+    if (slot == nullptr) {
+      return;
+    }
+  }
+  fill(event, event.stamp != 0 ? event.stamp : clock_.now(), ring.thread, slot);
+  if (ring.publish()) [[unlikely]] {
+    wake();
+  }
+  if (event.kind == EventKind::kOutOfMemory) [[unlikely]] {
+    out_of_memory_.store(true, std::memory_order_release);
+  }
+}
+
+// Of threads that are ending and have no ring any more.
+Ring& Recorder::late_ring() {
+  if (late_ == nullptr) {
+    late_ = add_ring(0);
+  }
+  return *late_;
+}
+
+std::shared_ptr<Ring> Recorder::add_ring(std::uint64_t kernel_id) {
+  const std::lock_guard lock(rings_mutex_);
+  const std::uint32_t number = std::min(ring_count_++, kLastThread);
+  auto ring = std::make_shared<Ring>(static_cast<std::uint16_t>(number), kernel_id);
+  rings_.push_back(ring);
+  new_rings_.push_back(ring);
+  return ring;
+}
+
+void Recorder::mark(std::string_view text) {
+  Ring* const ring = active() ? my_ring() : nullptr;
+  if (ring == nullptr) {
+    return;
+  }
+  const std::uint64_t tick = clock_.now();
+  const std::lock_guard lock(rings_mutex_);
+  if (marks_.size() < kMostMarks) {
+    marks_.push_back({tick, ring->thread, std::string(text.substr(0, kLongestMark))});
+  }
+}
+
+void Recorder::add_info(std::string name, std::string value) {
+  const std::lock_guard lock(rings_mutex_);
+  new_info_[std::move(name)] = std::move(value);
+}
+
+bool Recorder::flush() {
+  std::unique_lock lock(mutex_);
+  const std::uint64_t mine = ++flushes_asked_;
+  writer_wakes_.notify_one();
+  const bool came = writer_did_.wait_for(
+      lock, kPatience, [this, mine] { return ended_ || flushes_done_ >= mine; });
+  return came && flushes_done_ >= mine && last_flush_good_;
+}
+
+void Recorder::stop(nofrag_trace_stop_reason reason) {
+  active_.store(false, std::memory_order_relaxed);
+  std::unique_lock lock(mutex_);
+  reason_ = reason;
+  stop_asked_ = true;
+  writer_wakes_.notify_one();
+  writer_did_.wait_for(lock, kPatience, [this] { return ended_; });
+}
+
+// ---- the writer thread
+
+void Recorder::drain() {
+  std::vector<std::shared_ptr<Ring>> rings;
+  {
+    const std::lock_guard lock(rings_mutex_);
+    rings = rings_;
+  }
+  lost_now_ = lost_;
+  bool any_ended = false;
+  for (const auto& ring : rings) {
+    any_ended = ring->thread_ended() || any_ended;
+    ring->drain(&pending_);
+    lost_now_ += ring->lost();
+  }
+  if (any_ended) {
+    const std::lock_guard lock(rings_mutex_);
+    std::erase_if(rings_, [this](const std::shared_ptr<Ring>& ring) {
+      if (!ring->thread_ended()) {
+        return false;
+      }
+      ring->drain(&pending_);
+      lost_ += ring->lost();
+      RecordEvent end{};
+      end.tick = ring->end_tick();
+      end.thread = ring->thread;
+      end.kind = NOFRAG_TRACE_RECORD_THREAD_END;
+      pending_.push_back(end);
+      return true;
+    });
+  }
+}
+
+// Threads that are new, and marks.
+bool Recorder::write_texts() {
+  std::vector<std::shared_ptr<Ring>> threads;
+  std::vector<Mark> marks;
+  std::map<std::string, std::string> info;
+  {
+    const std::lock_guard lock(rings_mutex_);
+    threads.swap(new_rings_);
+    marks.swap(marks_);
+    info.swap(new_info_);
+  }
+  if (!info.empty() && !output_.set_info(info)) {
+    return false;
+  }
+  std::string payload;
+  for (const auto& ring : threads) {
+    append_varint(ring->thread, &payload);
+    append_varint(ring->kernel_thread, &payload);
+    append_text(thread_name(ring->kernel_thread), &payload);
+  }
+  if (!threads.empty() &&
+      !output_.add_lasting_block(NOFRAG_TRACE_BLOCK_THREADS, payload, threads.size())) {
+    return false;
+  }
+  payload.clear();
+  for (const Mark& mark : marks) {
+    append_varint(mark.tick, &payload);
+    append_varint(mark.thread, &payload);
+    append_text(mark.text, &payload);
+  }
+  return marks.empty() || output_.add_block(NOFRAG_TRACE_BLOCK_MARKS, payload, marks.size());
+}
+
+// What has come since the last block.
+bool Recorder::write_block() {
+  last_block_ns_ = monotonic_ns();
+  const ClockPair clock{clock_.now(), last_block_ns_};
+  const auto earlier = [](const RecordEvent& a, const RecordEvent& b) { return a.tick < b.tick; };
+  std::stable_sort(pending_.begin(), pending_.end(), earlier);
+  bool written = write_texts();
+  const std::span<const RecordEvent> all(pending_);
+  for (std::size_t first = 0; written && first < all.size(); first += kEventsABlock) {
+    written = output_.add_events(
+        all.subspan(first, std::min(kEventsABlock, all.size() - first)), clock, lost_now_);
+  }
+  events_.fetch_add(pending_.size(), std::memory_order_relaxed);
+  bytes_.store(output_.bytes(), std::memory_order_relaxed);
+  pending_.clear();
+  return written;
+}
+
+// Is it time for a flight recorder's file?
+bool Recorder::flight_due(bool asked) {
+  if (!output_.is_flight()) {
+    return false;
+  }
+  return asked || (out_of_memory_.load(std::memory_order_acquire) &&
+                   monotonic_ns() - last_flight_ns_ > kFlightPause);
+}
+
+// No more is recorded. The message, if there is one, is for the user.
+void Recorder::end(const std::string& message) {
+  active_.store(false, std::memory_order_relaxed);
+  if (!message.empty() && settings_.say) {
+    settings_.say(message);
+  }
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  writer_did_.notify_all();
+}
+
+void Recorder::run() {
+  ::pthread_setname_np(::pthread_self(), "nofrag-trace");
+  for (;;) {
+    std::uint64_t flushing = 0;
+    bool stopping = false;
+    {
+      std::unique_lock lock(mutex_);
+      if (flushes_asked_ == flushes_done_ && !stop_asked_) {
+        writer_wakes_.wait_for(lock, kLook);
+      }
+      flushing = flushes_asked_;
+      stopping = stop_asked_;
+      if (flushing == flushes_done_) {
+        flushing = 0;
+      }
+    }
+    const bool signalled = flush_wanted_.exchange(false, std::memory_order_relaxed);
+    drain();
+    const bool flight = flight_due(flushing != 0 || signalled);
+    const bool due = !pending_.empty() && (pending_.size() >= kEventsABlock ||
+                                           monotonic_ns() - last_block_ns_ > kBlockAge);
+    bool good = true;
+    if (stopping || flushing != 0 || signalled || flight || due) {
+      good = write_block();
+    }
+    if (good && flight) {
+      out_of_memory_.store(false, std::memory_order_relaxed);
+      good = output_.write_flight(lost_now_);
+      last_flight_ns_ = monotonic_ns();
+      if (good && flushing == 0 && settings_.say) {
+        settings_.say("the last of what happened is in " + output_.path());
+      }
+    }
+    if (!good) {
+      end("recording has ended: " + output_.problem());
+      return;
+    }
+    if (output_.full() && !stopping) {
+      output_.finish(NOFRAG_TRACE_STOP_MAX, lost_now_);
+      end("recording has ended: " + output_.path() + " has the size that it may have (max=)");
+      return;
+    }
+    if (flushing != 0) {
+      const std::lock_guard lock(mutex_);
+      flushes_done_ = flushing;
+      last_flush_good_ = true;
+      writer_did_.notify_all();
+    }
+    if (stopping) {
+      output_.finish(reason_, lost_now_);
+      bytes_.store(output_.bytes(), std::memory_order_relaxed);
+      end({});
+      return;
+    }
+  }
+}
+
+}  // namespace nofrag
