@@ -233,7 +233,6 @@ TraceSummary summarize(const std::string& path, const Trace& trace) {
           trace.device_name,
           false,
           trace.warnings,
-          trace.notes,
           recorded};
 }
 

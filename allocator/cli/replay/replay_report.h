@@ -44,7 +44,6 @@ struct TraceSummary {
   std::string device_name{};
   bool several_devices = false;  // the file has others too
   std::vector<std::string> warnings{};
-  std::vector<std::string> notes;
   std::optional<RecordedSummary> recorded{};  // of a recording: what the live process had
 };
 TraceSummary summarize(const std::string& path, const Trace& trace);

@@ -331,14 +331,14 @@ void RecordReader::number_streams(Trace* trace) {
 void RecordReader::add_warnings(const std::string& torn, Trace* trace) const {
   const auto warn = [trace](std::uint64_t count, const char* text) {
     if (count > 0) {
-      trace->notes.push_back(std::to_string(count) + text);
+      trace->warnings.push_back(std::to_string(count) + text);
     }
   };
   if (!torn.empty()) {
-    trace->notes.push_back(torn);
+    trace->warnings.push_back(torn);
   }
   if (stop_reason_ == NOFRAG_TRACE_STOP_MAX) {
-    trace->notes.emplace_back(
+    trace->warnings.emplace_back(
         "the recording ends where its file had the size that it may have (max=)");
   }
   warn(recording_->lost, " events could not be recorded");

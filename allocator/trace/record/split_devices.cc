@@ -51,7 +51,7 @@ class DevicePart {
     number_streams(&trace);
     trace.device = device_;
     trace.marks = out_of_memory_marks(part_->notes);
-    trace.notes = whole_.notes;
+    trace.warnings = whole_.warnings;
     trace.recording = std::move(part_);
     return trace;
   }

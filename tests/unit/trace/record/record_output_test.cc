@@ -30,7 +30,7 @@ TEST(RecordOutput, AFileStopsAtItsLargestSizeAndSaysSo) {
   const auto error = read_recording(bytes, &trace);
   ASSERT_FALSE(error.has_value()) << error->message();
   EXPECT_EQ(trace.events.size(), (added - 1) * 1000);
-  EXPECT_NE(trace.notes.at(0).find("(max=)"), std::string::npos);
+  EXPECT_NE(trace.warnings.at(0).find("(max=)"), std::string::npos);
 }
 
 TEST(RecordOutput, AFlightRecorderKeepsTheLastAndWhatWasLiveBefore) {
@@ -54,7 +54,7 @@ TEST(RecordOutput, AFlightRecorderKeepsTheLastAndWhatWasLiveBefore) {
   Trace trace;
   const auto error = read_recording(file.bytes(), &trace);
   ASSERT_FALSE(error.has_value()) << error->message();
-  EXPECT_TRUE(trace.notes.empty()) << trace.notes.front();
+  EXPECT_TRUE(trace.warnings.empty()) << trace.warnings.front();
   EXPECT_TRUE(trace.recording->whole);
   // The oldest thing that is live stands at the beginning; what was freed long ago is gone.
   EXPECT_EQ(trace.recording->blocks[0].address, 0x2000U);

@@ -78,7 +78,7 @@ TEST(RecordReader, EventsAreInTheOrderOfTheirTicks) {
   EXPECT_EQ(trace.events[2].time_us, 8U);
   EXPECT_EQ(trace.recording->blocks[1].address, 0x2000U);
   EXPECT_TRUE(trace.recording->whole);
-  EXPECT_TRUE(trace.notes.empty());
+  EXPECT_TRUE(trace.warnings.empty());
 }
 
 TEST(RecordReader, AnAddressIsGivenOutAgainOnlyAfterItsFree) {
@@ -88,7 +88,7 @@ TEST(RecordReader, AnAddressIsGivenOutAgainOnlyAfterItsFree) {
                                 a_free(5001, 0x1000),
                                 a_free(9000, 0x1000)});
   EXPECT_EQ(story(trace), "a0 f0 a1 f1");
-  EXPECT_TRUE(trace.notes.empty());
+  EXPECT_TRUE(trace.warnings.empty());
   // Ticks that are the same.
   EXPECT_EQ(story(recorded({an_alloc(1, 0x1000), an_alloc(5, 0x1000), a_free(5, 0x1000)})),
             "a0 f0 a1");
@@ -102,9 +102,9 @@ TEST(RecordReader, AFreeComesAfterItsAllocation) {
 TEST(RecordReader, WhatIsMissingIsSaid) {
   const Trace trace = recorded({a_free(1, 0x5000), an_alloc(2, 0x1000), an_alloc(3, 0x1000)});
   EXPECT_EQ(story(trace), "a0 f0 a1");
-  ASSERT_EQ(trace.notes.size(), 2U);
-  EXPECT_EQ(trace.notes[0].substr(0, 8), "1 frees ");
-  EXPECT_NE(trace.notes[1].find("are assumed"), std::string::npos);
+  ASSERT_EQ(trace.warnings.size(), 2U);
+  EXPECT_EQ(trace.warnings[0].substr(0, 8), "1 frees ");
+  EXPECT_NE(trace.warnings[1].find("are assumed"), std::string::npos);
   RecordingFile file;
   file.add({an_alloc(1, 0x1000)});
   Trace lossy;
@@ -178,9 +178,9 @@ TEST(RecordReader, AFileThatEndsAnywhereIsReadUpToItsLastBlock) {
     }
     EXPECT_EQ(trace.events.size(), blocks);
     EXPECT_FALSE(trace.recording->whole);
-    ASSERT_EQ(trace.notes.size(), 1U);
+    ASSERT_EQ(trace.warnings.size(), 1U);
     const bool at_end = std::find(block_ends.begin(), block_ends.end(), cut) != block_ends.end();
-    EXPECT_EQ(trace.notes[0].find("bytes from byte") == std::string::npos, at_end);
+    EXPECT_EQ(trace.warnings[0].find("bytes from byte") == std::string::npos, at_end);
   }
 }
 

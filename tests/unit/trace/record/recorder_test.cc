@@ -91,7 +91,7 @@ TEST_F(RecorderTest, ManyThreadsLoseNothing) {
   }
   recorder_->stop(NOFRAG_TRACE_STOP_ASKED);
   const Trace trace = read();
-  EXPECT_TRUE(trace.notes.empty()) << trace.notes.front();
+  EXPECT_TRUE(trace.warnings.empty()) << trace.warnings.front();
   EXPECT_EQ(trace.events.size(), kThreads * kEach);
   EXPECT_EQ(trace.live_at_end, Bytes(0));
   EXPECT_EQ(trace.recording->lost, 0U);
@@ -132,7 +132,7 @@ TEST_F(RecorderTest, BlocksThatPassBetweenThreadsStayInOrder) {
   }
   recorder_->stop(NOFRAG_TRACE_STOP_ASKED);
   const Trace trace = read();
-  EXPECT_TRUE(trace.notes.empty()) << trace.notes.front();
+  EXPECT_TRUE(trace.warnings.empty()) << trace.warnings.front();
   EXPECT_EQ(trace.live_at_end, Bytes(0));
   EXPECT_LE(trace.peak_live, Bytes(512 * kAddresses));
 }
@@ -217,7 +217,7 @@ TEST_F(RecorderTest, AThreadThatEndsIsHeardToTheLast) {
   recorder_->stop(NOFRAG_TRACE_STOP_ASKED);
   const Trace trace = read();
   EXPECT_EQ(story(trace), "a0 f0");
-  EXPECT_TRUE(trace.notes.empty());
+  EXPECT_TRUE(trace.warnings.empty());
 }
 
 TEST_F(RecorderTest, OneAfterTheOther) {
