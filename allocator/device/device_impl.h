@@ -1,6 +1,7 @@
 // DeviceAllocator::Impl: the state of one device allocator, and the moves that its parts share.
 //
-// Layer: device (private header; docs/design.md says what is where). All runs under `mutex` unless it says otherwise.
+// Layer: device (private header). All runs under `mutex` unless it says otherwise.
+// Files: docs/design.md says what is where.
 #pragma once
 
 #include <atomic>
