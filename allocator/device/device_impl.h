@@ -1,6 +1,7 @@
 // DeviceAllocator::Impl: the state of one device allocator, and the moves that its parts share.
 //
-// Layer: device (private header; docs/design.md says what is where). All runs under `mutex` unless it says otherwise.
+// Layer: device (private header). All runs under `mutex` unless it says otherwise.
+// Files: docs/design.md says what is where.
 #pragma once
 
 #include <atomic>
@@ -85,7 +86,6 @@ class DeviceAllocator::Impl : public Telling {
   void make_room_for(const Block& block);
   void empty_ended_caches();
   void drop_ended_caches();
-  bool release_kept(Block* chain);
   void look_after_caches();
 
   // compose.cc
@@ -162,6 +162,7 @@ class DeviceAllocator::Impl : public Telling {
 
   // reclaim.cc
   void finish_free(Block* block);
+  bool release_kept(Block* chain);
   void defer_free(Block* block);
   void settle();
   bool settle_pending(bool wait);

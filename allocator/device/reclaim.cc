@@ -2,6 +2,7 @@
 // released pools on their way out.
 
 #include <algorithm>
+#include <utility>
 
 #include "device/device_impl.h"
 
@@ -70,6 +71,28 @@ void DeviceAllocator::Impl::finish_free(Block* block) {
   } else {
     free_plain(block);
   }
+}
+
+// Gives a chain of kept blocks to the heap. True if there was one.
+bool DeviceAllocator::Impl::release_kept(Block* chain) {
+  const bool any = chain != nullptr;
+  while (chain != nullptr) {
+    Block* block = chain;
+    chain = std::exchange(block->next_kept, nullptr);
+    caching.own.kept_bytes.add(-static_cast<std::int64_t>(block->size.count()));
+    ++caching.taken_back;
+    caching.rounded -= Bytes(std::exchange(block->rounded, 0));
+    block->previous_dirty = nullptr;
+    block->next_dirty = nullptr;
+    blocks.erase(block->address);
+    block->kept.store(false, std::memory_order_release);  // after the erase: keep() relies on it
+    live_bytes -= block->size;
+    --live_blocks;
+    --block->pool->live_blocks;
+    finish_free(block);
+  }
+  caching.own.least_kept_bytes.set(caching.own.kept_bytes.get());
+  return any;
 }
 
 // The block was used on other streams: it stays allocated until they are done with it. The events
