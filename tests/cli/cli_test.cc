@@ -298,6 +298,23 @@ TEST_F(CliTest, ReplayPrintsATableAndExits0) {
   EXPECT_EQ(run("replay good.csv --quiet").out, "");
 }
 
+TEST_F(CliTest, ComparesWithAnEarlierReplay) {
+  ASSERT_EQ(run("replay good.csv --quiet --json old.json").code, 0);
+  const Outcome outcome = run("replay good.csv --allocator nofrag,driver --compare old.json");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* part :
+       {"Changes since the earlier replay", "+0.00 %", "driver           not in the earlier"}) {
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part << "\n" << outcome.out;
+  }
+  expect_refused(
+      "replay good.csv --compare good.csv", 2, {"--compare good.csv: expected the JSON"});
+}
+
+TEST_F(CliTest, SpeedIsForRealDevices) {
+  expect_refused("replay good.csv --speed 1", 2, {"--speed: a simulated device", "cuda:N"});
+  expect_refused("replay good.csv --speed -1", 2, {"--speed: expected a number from 0"});
+}
+
 TEST_F(CliTest, RunningOutOfMemoryExits4AndIsAResult) {
   const Outcome outcome = run("replay good.csv --capacity 4MiB --json -");
   EXPECT_EQ(outcome.code, 4);
