@@ -479,11 +479,8 @@ Status RealDriver::device_synchronize(DeviceOrdinal device) {
 }
 
 void RealDriver::release_context(DeviceOrdinal device) {
-  if (!valid(device)) {
-    return;
-  }
   const std::lock_guard lock(mutex_);
-  if (at(device).primary.exchange(nullptr) != nullptr) {
+  if (valid(device) && at(device).primary.exchange(nullptr) != nullptr) {
     api_->primary_release(device.value());
   }
 }

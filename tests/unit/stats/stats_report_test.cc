@@ -154,5 +154,27 @@ TEST(OomReport, StructureHoldsTheNumbers) {
   EXPECT_EQ(c.composable_bytes, 4096U);
 }
 
+TEST(StatsReport, SummaryIsTwoLinesADevice) {
+  StatsReport report;
+  report.pid = 42;
+  DeviceStats stats;
+  stats.peak_live = 10 * kGiB;
+  stats.peak_reserved = 11 * kGiB;
+  stats.allocations = 7;
+  stats.rungs[static_cast<std::size_t>(Rung::kOwnFree)] = 5;
+  stats.rungs[static_cast<std::size_t>(Rung::kGrow)] = 1;
+  stats.rungs[static_cast<std::size_t>(Rung::kFailed)] = 1;
+  report.devices.push_back({3, "a card", true, stats});
+  report.ledger.calls[0] = 12;
+  report.ledger.microseconds[0] = 3450;
+  EXPECT_EQ(stats_summary(report),
+            "nofrag: process 42, device 3: peak live 10.00 GiB, peak reserved 11.00 GiB (1.100 of "
+            "it); 3.5 ms in "
+            "12 driver calls\n"
+            "nofrag: process 42, device 3: 7 allocations, served by: own free 5, grown 1, out of "
+            "memory 1\n");
+  EXPECT_EQ(stats_summary(StatsReport{}), "");
+}
+
 }  // namespace
 }  // namespace nofrag
