@@ -218,7 +218,7 @@ void check_seed(std::uint64_t seed) {
   const std::optional<TraceError> error = load_trace(path, TraceFormat::kAuto, &trace);
   ::unlink(path.c_str());
   ASSERT_FALSE(error.has_value()) << error->message();
-  EXPECT_TRUE(trace.notes.empty()) << trace.notes.front();
+  EXPECT_TRUE(trace.warnings.empty()) << trace.warnings.front();
   EXPECT_EQ(trace.peak_live, job.peak_live);
   EXPECT_EQ(trace.recording->peak_reserved.at(0), job.peak_reserved);
   const ReplayRun run = replay(trace);

@@ -117,7 +117,7 @@ TEST_F(RecordStress, RecordingsBeginAndEndWhileThreadsWork) {
   for (int i = 0; i < kRecordings; ++i) {
     const Trace trace = record();
     // Frees of unknown blocks, frees that are missing, lost events: there are none.
-    EXPECT_TRUE(trace.notes.empty()) << "recording " << i << ": " << trace.notes.front();
+    EXPECT_TRUE(trace.warnings.empty()) << "recording " << i << ": " << trace.warnings.front();
     EXPECT_GT(trace.events.size(), 1000U);
     EXPECT_TRUE(trace.recording->whole);
   }

@@ -13,8 +13,8 @@ namespace {
 // Fast: the writer shares the machine with the job.
 constexpr int kZstdLevel = 3;
 
-constexpr std::size_t kBlockHeader = sizeof(nofrag_trace_block_header);
-constexpr std::size_t kStopBytes = kBlockHeader + sizeof(nofrag_trace_stop);
+constexpr std::size_t kHeaderBytes = sizeof(nofrag_trace_block_header);
+constexpr std::size_t kStopBytes = kHeaderBytes + sizeof(nofrag_trace_stop);
 
 }  // namespace
 
@@ -130,7 +130,7 @@ void RecordOutput::let_go_of_oldest() {
   if (oldest.events == 0) {
     return;
   }
-  std::string_view payload = std::string_view(oldest.bytes).substr(kBlockHeader);
+  std::string_view payload = std::string_view(oldest.bytes).substr(kHeaderBytes);
   std::string unpacked;
   std::vector<RecordEvent> events;
   ClockPair clock;

@@ -15,8 +15,8 @@
 namespace nofrag {
 namespace {
 
-constexpr std::size_t kEventsABlock = 65536;
-constexpr std::uint64_t kNsAMicrosecond = 1000;
+constexpr std::size_t kEventsARewrittenBlock = 65536;
+constexpr std::uint64_t kTicksAMicrosecond = 1000;
 
 class Rewriter {
  public:
@@ -37,7 +37,7 @@ class Rewriter {
  private:
   // Never the same tick twice: the order is that of the trace.
   std::uint64_t tick_of(std::uint64_t time_us) {
-    last_tick_ = std::max(last_tick_ + 1, time_us * kNsAMicrosecond);
+    last_tick_ = std::max(last_tick_ + 1, time_us * kTicksAMicrosecond);
     return last_tick_;
   }
 
@@ -120,8 +120,8 @@ class Rewriter {
   bool write_events() {
     const std::span<const RecordEvent> all(events_);
     bool written = true;
-    for (std::size_t first = 0; written && first < all.size(); first += kEventsABlock) {
-      const auto some = all.subspan(first, std::min(kEventsABlock, all.size() - first));
+    for (std::size_t first = 0; written && first < all.size(); first += kEventsARewrittenBlock) {
+      const auto some = all.subspan(first, std::min(kEventsARewrittenBlock, all.size() - first));
       const std::uint64_t tick = some.back().tick;
       written = put(NOFRAG_TRACE_BLOCK_RECORD, encode_record(some, {tick, tick}), some.size());
     }

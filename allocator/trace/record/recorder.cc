@@ -26,8 +26,8 @@ constexpr std::uint64_t kBlockAge = 1'000'000'000;     // ns
 constexpr std::uint64_t kFlightPause = 1'000'000'000;  // ns between files after failed requests
 // A thread with a full ring looks this often for room, and this long at most.
 constexpr milliseconds kRoomLook{1};
-constexpr int kRoomLooks = 5000;
-constexpr milliseconds kPatience{10'000};  // with a writer that should flush or stop
+constexpr int kRoomLooks = 20000;
+constexpr milliseconds kPatience{30'000};  // with a writer that should flush or stop
 constexpr std::size_t kLongestMark = 1000;
 constexpr std::size_t kMostMarks = 65536;  // not yet written
 constexpr std::uint32_t kLastThread = UINT16_MAX;
@@ -203,7 +203,8 @@ void Recorder::wake() {
 }
 
 RecordEvent* Recorder::wait_for_room(Ring& ring) {
-  for (int look = 0; look < kRoomLooks && active(); ++look) {
+  // Once is enough: a writer that stood still so long may do so for hours.
+  for (int look = 0; look < kRoomLooks && active() && !ring.stalled(); ++look) {
     wake();
     std::this_thread::sleep_for(kRoomLook);
     if (RecordEvent* slot = ring.reserve()) {

@@ -34,6 +34,7 @@ class Ring {
       if (head - tail_seen_ >= kSlots) {
         return nullptr;
       }
+      stalled_ = false;
     }
     return &slots_[head % kSlots];
   }
@@ -43,7 +44,10 @@ class Ring {
     head_.store(head, std::memory_order_release);
     return head % (kSlots / 4) == 0;
   }
+  // An event found no room, however long its thread waited; none has since.
+  [[nodiscard]] bool stalled() const { return stalled_; }
   void note_lost() {
+    stalled_ = true;
     lost_.store(lost_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
 
@@ -73,6 +77,7 @@ class Ring {
   const std::unique_ptr<RecordEvent[]> slots_;
   alignas(64) std::atomic<std::uint64_t> head_{0};  // Sync: written by the owner
   std::uint64_t tail_seen_ = 0;                     // the owner's
+  bool stalled_ = false;                            // the owner's
   std::atomic<std::uint64_t> lost_{0};              // Sync: written by the owner
   alignas(64) std::atomic<std::uint64_t> tail_{0};  // Sync: written by the writer
   std::atomic<bool> ended_{false};

@@ -55,7 +55,7 @@ TEST_F(TraceTest, TheEnvironmentRecordsAWholeProcess) {
   EXPECT_EQ(probe(path_, "work"), "");
   EXPECT_EQ(status_, 0);
   const Trace trace = read();
-  EXPECT_TRUE(trace.notes.empty()) << trace.notes.front();
+  EXPECT_TRUE(trace.warnings.empty()) << trace.warnings.front();
   EXPECT_EQ(trace.allocations, 1000U);
   EXPECT_EQ(trace.frees, 1000U);
   EXPECT_EQ(trace.events[0].size, 1000U);
@@ -88,7 +88,7 @@ TEST_F(TraceTest, TheInterfaceRecordsAPart) {
                 std::to_string(read().events.size() + read().recording->notes.size()) +
                 " events, some bytes, " + path_ + "\n");
   const Trace trace = read();
-  EXPECT_TRUE(trace.notes.empty()) << trace.notes.front();
+  EXPECT_TRUE(trace.warnings.empty()) << trace.warnings.front();
   EXPECT_EQ(trace.allocations, 101U);
   EXPECT_TRUE(trace.recording->blocks[0].existing);
   EXPECT_EQ(trace.events[0].size, 3000U);
@@ -104,8 +104,8 @@ TEST_F(TraceTest, AKilledProcessLeavesWhatItHadWritten) {
   const Trace trace = read();
   EXPECT_GE(trace.events.size(), 1000U);
   EXPECT_FALSE(trace.recording->whole);
-  ASSERT_FALSE(trace.notes.empty());
-  EXPECT_EQ(trace.notes[0].find("the recording has no end"), 0U);
+  ASSERT_FALSE(trace.warnings.empty());
+  EXPECT_EQ(trace.warnings[0].find("the recording has no end"), 0U);
 }
 
 TEST_F(TraceTest, AForkedChildWritesNothing) {
@@ -115,7 +115,7 @@ TEST_F(TraceTest, AForkedChildWritesNothing) {
   EXPECT_NE(output.find("child start: not usable after fork"), std::string::npos) << output;
   EXPECT_NE(output.find("child exit: 0\n"), std::string::npos) << output;
   const Trace trace = read();
-  EXPECT_TRUE(trace.notes.empty()) << trace.notes.front();
+  EXPECT_TRUE(trace.warnings.empty()) << trace.warnings.front();
   EXPECT_EQ(trace.events.size(), 400U);
   EXPECT_TRUE(trace.recording->marks.empty());
 }

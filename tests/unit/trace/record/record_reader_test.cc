@@ -109,7 +109,7 @@ TEST(RecordReader, WhatIsMissingIsSaid) {
   file.add({an_alloc(1, 0x1000)});
   Trace lossy;
   ASSERT_FALSE(read_recording(file.finish(17), &lossy).has_value());
-  EXPECT_EQ(lossy.notes.at(0), "17 events could not be recorded");
+  EXPECT_EQ(lossy.warnings.at(0), "17 events could not be recorded");
 }
 
 TEST(RecordReader, NotesStandBetweenTheEvents) {
@@ -288,7 +288,7 @@ TEST(RecordReader, ARecordingThatIsWrittenAgainIsTheSame) {
     EXPECT_EQ(second.recording->peak_held, first.recording->peak_held);
     EXPECT_EQ(second.recording->blocks.back().pool_first,
               first.recording->blocks.back().pool_first);
-    EXPECT_TRUE(second.notes.empty());
+    EXPECT_TRUE(second.warnings.empty());
   }
 }
 

@@ -29,7 +29,10 @@ AllocatorEvent freeing(std::uint64_t address) {
 
 class RecorderTest : public testing::Test {
  protected:
-  ~RecorderTest() override { std::remove(path_.c_str()); }
+  ~RecorderTest() override {
+    recorder_.reset();
+    std::remove(path_.c_str());
+  }
 
   void start(std::uint64_t keep = 0, std::uint64_t max = RecordOutput::kNoMax) {
     RecorderSettings settings;
