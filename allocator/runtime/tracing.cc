@@ -129,7 +129,7 @@ EventSink* Tracing::sink() {
 }
 
 Status Tracing::start(const Options& options, const std::string& driver) {
-  if (options.trace.empty()) {
+  if (options.trace == "off") {
     return {};
   }
   if (Recorder* current = recorder(); current != nullptr && current->active()) {

@@ -1,7 +1,7 @@
 // ReportBuilder: one HTML file of everything that replays of traces show, without a network.
 //
-// Owns: the data of the page. The page holds the JSON of `nofrag replay` itself, so its numbers are those. Layer:
-// cli. Levels of detail bound the page's size whatever the trace's. Threads: none. Failure: none.
+// Owns: the data of the page. The page holds the JSON of `nofrag replay` itself, so its numbers are those.
+// Layer: cli. Levels of detail bound the page's size whatever the trace's. Threads: none. Failure: none.
 // Cost: one pass over a trace's events for each part; a page has one to three MB.
 #pragma once
 
