@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """clang-tidy over allocator/ and torch_plugin/, several files at a time.
 
-usage: tidy.py --build DIR [--jobs N] [--deep] [FILE...]     (DIR has a compile_commands.json)
+usage: tidy.py --build DIR [--jobs N] [--quick | --deep] [FILE...]     (DIR has a compile_commands.json)
 
 The static analyzer inside clang-tidy explores at most a few paths of each function ("shallow"),
-which halves the time; --deep lets it look as far as it would by itself.
+which halves the time; --deep lets it look as far as it would by itself, and --quick leaves it out, with the one
+check that takes a sixth of the rest: a third of the time.
 
 A file that passed is not looked at again until it, any header of ours, its compile command or
 .clang-tidy changes; the record is in build/tidy/.
@@ -23,6 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 TIDY = "clang-tidy-14"
 FOLDERS = ("allocator", "torch_plugin")
 GCC_ONLY = ("-mtls-dialect=gnu2",)
+QUICK = ["--checks=-clang-analyzer-*,-bugprone-reserved-identifier"]
 SHALLOW = [f"--extra-arg={word}" for word in ("-Xclang", "-analyzer-config", "-Xclang", "mode=shallow")]
 
 
@@ -76,9 +78,10 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--deep", action="store_true")
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("files", nargs="*")
     arguments = parser.parse_args()
-    flags = [] if arguments.deep else SHALLOW
+    flags = [] if arguments.deep else QUICK if arguments.quick else SHALLOW
 
     record = ROOT / "build/tidy"
     record.mkdir(parents=True, exist_ok=True)
