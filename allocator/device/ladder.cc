@@ -67,8 +67,7 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
   if (!virtual_memory) {
     return allocate_plain(size, requested, clock);
   }
-  const bool keepable = size <= KeptBlocks::kLargestBinned && !pool.is_private() &&
-                        caching.serve();
+  const bool keepable = size <= KeptBlocks::kLargestBinned && !pool.is_private() && caching.serve();
   if (keepable || size > KeptBlocks::kLargestBinned) {
     note_missed(size);
   }

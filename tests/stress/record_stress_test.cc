@@ -41,8 +41,8 @@ class RecordStress : public testing::Test {
     while (!stop_.load(std::memory_order_relaxed)) {
       const auto stream = StreamId(0x100 + random() % 3);
       if (own.size() < 40 || random() % 2 == 0) {
-        const Result<VirtAddr> block =
-            allocator_->allocate(Bytes(1 + random() % (std::uint64_t{512} << random() % 12)), stream);
+        const Result<VirtAddr> block = allocator_->allocate(
+            Bytes(1 + random() % (std::uint64_t{512} << random() % 12)), stream);
         if (block.ok()) {
           own.push_back(block.value());
         }

@@ -1,6 +1,6 @@
-#include "trace/importers/pickle/pickle_document.h"
-
 #include <gtest/gtest.h>
+
+#include "trace/importers/pickle/pickle_document.h"
 
 namespace nofrag {
 namespace {
