@@ -66,7 +66,8 @@ TEST(Start, BadEnvironmentWarnsOnceAndGoesOn) {
       probe("NOFRAG_STATS=loud NOFRAG_CONF=driver:sim:h100-80g,limt:1GiB", "init");
   EXPECT_TRUE(outcome.says("nofrag: NOFRAG_CONF: unknown option \"limt\"; did you mean limit?\n"))
       << outcome.output;
-  EXPECT_TRUE(outcome.says("option stats: \"loud\" is not one of off, exit, summary\n")) << outcome.output;
+  EXPECT_TRUE(outcome.says("option stats: \"loud\" is not one of off, exit, summary\n"))
+      << outcome.output;
   EXPECT_TRUE(outcome.says("malloc: ok\n")) << outcome.output;
   EXPECT_EQ(outcome.output.find("limt"), outcome.output.rfind("limt"));
 }
@@ -103,6 +104,20 @@ TEST(Start, AfterUseIsRefused) {
   const Outcome outcome = probe(kSim, "init-after-use");
   EXPECT_TRUE(outcome.says("malloc: ok\n")) << outcome.output;
   EXPECT_TRUE(outcome.says("init: already initialized: ")) << outcome.output;
+}
+
+TEST(Start, MemoryIsExportableWhereAskedForInTime) {
+  Outcome outcome = probe(kSim, "exportable");
+  EXPECT_TRUE(outcome.says("prefer: ok\nexport: ok\nagain: ok\n")) << outcome.output;
+  outcome = probe(kSim, "exportable-late");
+  EXPECT_TRUE(outcome.says("export: not supported: ")) << outcome.output;
+  EXPECT_TRUE(outcome.says("set shareable_handles:fd in NOFRAG_CONF")) << outcome.output;
+  EXPECT_TRUE(outcome.says("prefer: already initialized: ")) << outcome.output;
+  // The user's word counts.
+  outcome = probe("NOFRAG_CONF=driver:sim:h100-80g,shareable_handles:none", "exportable");
+  EXPECT_TRUE(outcome.says("prefer: ok\nexport: not supported: ")) << outcome.output;
+  outcome = probe("NOFRAG_CONF=driver:sim:h100-80g,shareable_handles:fd", "exportable-late");
+  EXPECT_TRUE(outcome.says("export: ok\nprefer: ok\n")) << outcome.output;
 }
 
 TEST(Start, MayBeRepeatedAfterFailure) {
