@@ -213,6 +213,17 @@ nofrag_status nofrag_parts(const void* block, nofrag_part* parts, size_t* count)
                                           room));
 }
 
+nofrag_status nofrag_prefer_exportable(void) noexcept {
+  return to_status(Process::instance().prefer_shareable().code());
+}
+
+nofrag_status nofrag_settle(int ordinal) noexcept {
+  return nofrag::on_used_device(ordinal, [](DeviceAllocator& device) -> Status {
+    device.settle_finished();
+    return {};
+  });
+}
+
 nofrag_status nofrag_export(const void* block, uint64_t allocation, int* descriptor) noexcept {
   if (descriptor == nullptr) {
     return nofrag::invalid_argument("descriptor is NULL");
@@ -221,6 +232,14 @@ nofrag_status nofrag_export(const void* block, uint64_t allocation, int* descrip
   const Result<DeviceAllocator*> owner = owner_of(block);
   if (!owner) {
     return to_status(owner.code());
+  }
+  // The driver would only say that the argument is invalid.
+  if (!Process::instance().exportable()) {
+    return to_status(nofrag::set_last_error(
+        {Errc::kNotSupported},
+        "the memory of %p was made so that it cannot be exported; set shareable_handles:fd in "
+        "NOFRAG_CONF, or call nofrag_prefer_exportable before nofrag is used",
+        block));
   }
   const Result<int> exported = owner.value()->export_part(VirtAddr(block), allocation);
   if (!exported) {

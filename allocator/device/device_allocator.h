@@ -122,6 +122,9 @@ class DeviceAllocator {
   // it is in use or, if it is free, was mapped first.
   void walk(const std::function<void(const MemorySpan&)>& visit) const;
 
+  // Takes in what streams have finished, without waiting: deferred frees are completed.
+  void settle_finished();
+
   // For other processes: the physical allocations under a live block, in the order of its addresses.
   Result<std::vector<MemoryPart>> parts_of(VirtAddr block) const;
   // A file descriptor, the caller's to close, of one of them.

@@ -139,7 +139,27 @@ Status Process::start() {
 
 void Process::change_start(const StartChanges& changes) {
   const std::lock_guard lock(mutex_);
+  const bool asked_for = changes_.shareable;  // by prefer_shareable
   changes_ = changes;
+  changes_.shareable = changes.shareable || asked_for;
+}
+
+Status Process::prefer_shareable() {
+  const Phase phase = phase_.load(std::memory_order_acquire);
+  if (phase > kReady) {
+    return refuse(phase);
+  }
+  const std::lock_guard lock(mutex_);
+  if (phase_.load(std::memory_order_acquire) != kReady) {
+    changes_.shareable = true;
+    return {};
+  }
+  if (exportable()) {
+    return {};
+  }
+  return set_last_error({Errc::kAlreadyInitialized},
+                        "nofrag is in use already, and its memory cannot be exported; set "
+                        "shareable_handles:fd in NOFRAG_CONF");
 }
 
 Status Process::read_options(const char* conf, Options* options) {

@@ -53,6 +53,9 @@ class Process {
     bool shareable = false;  // handles can be exported, unless the configuration says what they are
   };
   void change_start(const StartChanges& changes);
+  // Before the start: handles can be exported, unless the configuration says what they are. kAlreadyInitialized
+  // after a start with others.
+  Status prefer_shareable();
   // The child of a process that had started. Never starts, sets no last error; so exiting().
   [[nodiscard]] bool forked() const { return phase_.load(std::memory_order_acquire) == kForked; }
   [[nodiscard]] bool exiting() const { return phase_.load(std::memory_order_acquire) == kExiting; }
@@ -91,6 +94,9 @@ class Process {
 
   // pre: started.
   [[nodiscard]] std::string driver_name() const { return driver_->name(); }
+  [[nodiscard]] bool exportable() const {
+    return options_.shareable_handles != ShareableHandles::kNone;
+  }
   [[nodiscard]] StatsReport stats_report() const;
 
   // Records the process from now on, as NOFRAG_TRACE would have it (runtime/tracing.h), and ends it.

@@ -85,6 +85,10 @@ NOFRAG_API nofrag_status nofrag_spans(int device,
                                       nofrag_span* spans,
                                       size_t* count) NOFRAG_NOEXCEPT;
 
+/* Takes in what streams have finished: deferred frees whose work is done are completed. Waits for nothing;
+ * does nothing while a pool is being filled. */
+NOFRAG_API nofrag_status nofrag_settle(int device) NOFRAG_NOEXCEPT;
+
 /* ---- News ---- */
 
 typedef enum nofrag_memory_event_kind {
@@ -145,6 +149,10 @@ NOFRAG_API nofrag_status nofrag_import(int device,
                                        void** address) NOFRAG_NOEXCEPT;
 /* Undoes nofrag_import; waits for the device. */
 NOFRAG_API nofrag_status nofrag_close_import(int device, void* address) NOFRAG_NOEXCEPT;
+
+/* Before the first use: memory is made so that nofrag_export can pass it on, unless the configuration says
+ * otherwise (shareable_handles). NOFRAG_ALREADY_INITIALIZED if nofrag is in use with memory that cannot be. */
+NOFRAG_API nofrag_status nofrag_prefer_exportable(void) NOFRAG_NOEXCEPT;
 
 /* From now on kernels of `peer` may use all memory of `device`. */
 NOFRAG_API nofrag_status nofrag_grant_access(int device, int peer) NOFRAG_NOEXCEPT;

@@ -79,6 +79,29 @@ class NativeTest : public testing::Test {
   std::int64_t live_before_ = 0;
 };
 
+// The sums of all are those of small and large; what is there now is what came less what went, unless a reset
+// has forgotten some of it.
+inline void expect_sums(const NativeTest::Stats& stats, bool was_reset) {
+  for (const auto& array : {stats.allocation,
+                            stats.allocated_bytes,
+                            stats.active,
+                            stats.active_bytes,
+                            stats.requested_bytes,
+                            stats.reserved_bytes}) {
+    EXPECT_EQ(array[0].current, array[1].current + array[2].current);
+    EXPECT_EQ(array[0].allocated, array[1].allocated + array[2].allocated);
+    EXPECT_EQ(array[0].freed, array[1].freed + array[2].freed);
+    for (const auto& stat : array) {
+      EXPECT_GE(stat.allocated, 0);
+      EXPECT_GE(stat.freed, 0);
+      EXPECT_GE(stat.peak, stat.current);
+      if (!was_reset) {
+        EXPECT_EQ(stat.current, stat.allocated - stat.freed);
+      }
+    }
+  }
+}
+
 // What the sums of a snapshot's segments must be, by PyTorch's own definition, and are.
 inline void expect_consistent(const std::vector<SegmentInfo>& segments,
                               const NativeTest::Stats& stats) {
@@ -116,6 +139,7 @@ inline void expect_consistent(const std::vector<SegmentInfo>& segments,
     EXPECT_EQ(tiled, segment.total_size);
     EXPECT_EQ(requested, segment.requested_size);
   }
+  expect_sums(stats, true);
   for (std::size_t kind = 0; kind < 3; ++kind) {
     SCOPED_TRACE(kind);
     EXPECT_EQ(stats.reserved_bytes[kind].current, sums[kind].reserved);

@@ -254,20 +254,41 @@ void DeviceState::set_reserved(std::size_t reserved) {
 
 // nofrag has no small and large segments. The bytes of small blocks count as the small pool's, all the rest
 // as the large one's; the snapshot cuts its segments in the same way.
+std::int64_t DeviceState::small_reserved() const {
+  return stats_.active_bytes[static_cast<std::size_t>(StatType::SMALL_POOL)].current;
+}
+
 std::size_t DeviceState::large_reserved() const {
-  const std::int64_t small =
-      stats_.active_bytes[static_cast<std::size_t>(StatType::SMALL_POOL)].current;
   return static_cast<std::size_t>(
-      std::max(stats_.reserved_bytes[0].current - small, std::int64_t{0}));
+      std::max(stats_.reserved_bytes[0].current - small_reserved(), std::int64_t{0}));
+}
+
+// The sums of all are what went to and from the driver; of these the small pool has what it grew or shrank by
+// since the last reset, the large one the rest. Bytes that changed kind without the driver (after a reset only)
+// were freed by one kind and allocated by the other, in the sums of all too.
+void DeviceState::divide_reserved(DeviceStats& stats) const {
+  StatArray& reserved = stats.reserved_bytes;
+  Stat& all = total(reserved);
+  Stat& small = of_pool(reserved, true);
+  Stat& large = of_pool(reserved, false);
+  const std::int64_t grown = small_reserved() - small_reserved_at_reset_;
+  small = of_pool(stats.active_bytes, true);
+  small.allocated = std::max(grown, std::int64_t{0});
+  small.freed = std::max(-grown, std::int64_t{0});
+  const std::int64_t changed_kind =
+      std::max({small.allocated - all.allocated, small.freed - all.freed, std::int64_t{0}});
+  all.allocated += changed_kind;
+  all.freed += changed_kind;
+  large.allocated = all.allocated - small.allocated;
+  large.freed = all.freed - small.freed;
+  large.current = static_cast<std::int64_t>(large_reserved());
+  large.peak = std::max(large_reserved_peak_, large.current);
 }
 
 DeviceStats DeviceState::stats() {
   const std::lock_guard lock(mutex_);
   DeviceStats result = stats_;
-  of_pool(result.reserved_bytes, true) = of_pool(result.active_bytes, true);
-  Stat& large = of_pool(result.reserved_bytes, false);
-  large.current = static_cast<std::int64_t>(large_reserved());
-  large.peak = std::max(large_reserved_peak_, large.current);
+  divide_reserved(result);
   result.max_split_size = max_split_size();
   return result;
 }
@@ -279,6 +300,7 @@ void DeviceState::reset_accumulated() {
       stat.reset_accumulated();
     }
   }
+  small_reserved_at_reset_ = small_reserved();
   stats_.num_alloc_retries = 0;
   stats_.num_ooms = 0;
   stats_.num_sync_all_streams = 0;
@@ -342,6 +364,11 @@ void DeviceState::write_to(TraceEvent event, bool ring) {
   if (ring && history_.recording() && !history_.skips(action)) {
     ring_.add(std::move(entry));
   }
+}
+
+bool DeviceState::has_waiting() {
+  const std::lock_guard lock(mutex_);
+  return !waiting_.empty();
 }
 
 bool DeviceState::holds(const void* address) {

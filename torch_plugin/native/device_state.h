@@ -54,6 +54,7 @@ class DeviceState {
   void record(TraceEvent event);
 
   [[nodiscard]] bool holds(const void* address);
+  [[nodiscard]] bool has_waiting();
   // False if the address is not a live block's. `visit` runs under the mutex.
   template <typename Visitor>
   bool with_block(const void* address, Visitor&& visit) {
@@ -114,7 +115,9 @@ class DeviceState {
   void count(DeviceStats& stats, const Block& block, bool made) const;
   void set_reserved(std::size_t reserved);
   void note_mapping(const nofrag_memory_event& event, bool made);
+  [[nodiscard]] std::int64_t small_reserved() const;
   [[nodiscard]] std::size_t large_reserved() const;
+  void divide_reserved(DeviceStats& stats) const;
   [[nodiscard]] Totals totals() const;
 
   const int ordinal_;
@@ -128,6 +131,7 @@ class DeviceState {
   std::size_t nofrag_reserved_ = 0;
   DeviceStats stats_;
   std::int64_t large_reserved_peak_ = 0;
+  std::int64_t small_reserved_at_reset_ = 0;  // of the sums
   std::uint64_t last_serial_ = 0;
   TraceRing ring_;
 };

@@ -69,6 +69,8 @@ NativeAllocator& NativeAllocator::instance() {
 NativeAllocator::NativeAllocator() {
   const auto uncached = c10::utils::get_env("PYTORCH_NO_CUDA_MEMORY_CACHING");
   uncached_by_environment_ = uncached.has_value();
+  // Tensors go to other processes by default. If nofrag is in use already, sharing says what is missing.
+  nofrag_prefer_exportable();
   check(nofrag_set_memory_listener(&NativeAllocator::on_memory_event, this));
   check(nofrag_add_pressure_callback(&NativeAllocator::run_free_memory_callbacks, this));
   ::pthread_atfork(nullptr, nullptr, &NativeAllocator::on_fork);

@@ -115,6 +115,8 @@ class NativeAllocator final : public Core {
   bool release(DeviceState& state, void* address, const Context& context);
   void report(void* address, std::int64_t change, const Totals& totals, int ordinal) const;
 
+  // statistics.cc: frees that waited for streams which are done now are completed.
+  static void settle(DeviceState& state);
   // history/snapshot.cc
   void survey_device(DeviceState& state, std::vector<SegmentInfo>* segments);
 

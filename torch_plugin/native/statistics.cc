@@ -9,8 +9,18 @@
 
 namespace nofrag::native {
 
+// PyTorch's own allocator asks its streams at every allocation. nofrag serves most without asking anybody, so
+// it asks when somebody looks.
+void NativeAllocator::settle(DeviceState& state) {
+  if (state.has_waiting()) {
+    nofrag_settle(state.ordinal());  // fails in a fork's child, which may look all the same
+  }
+}
+
 DeviceStats NativeAllocator::stats(int ordinal) {
-  return device(ordinal).stats();
+  DeviceState& state = device(ordinal);
+  settle(state);
+  return state.stats();
 }
 
 void NativeAllocator::reset_accumulated(int ordinal) {

@@ -77,6 +77,15 @@ void DeviceAllocator::walk(const Visit& visit) const {
   }
 }
 
+// While a pool is being filled (a capture) streams are asked nothing.
+void DeviceAllocator::settle_finished() {
+  Impl& s = *impl_;
+  const Lock lock(s.mutex);
+  if (!s.filling_pool()) {
+    s.settle();
+  }
+}
+
 void DeviceAllocator::set_watch(MemoryWatch::Listener listener) {
   Impl& s = *impl_;
   const Lock lock(s.mutex);

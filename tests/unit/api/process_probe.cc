@@ -12,7 +12,7 @@
 
 #include <sys/wait.h>
 
-#include <nofrag/nofrag.h>
+#include <nofrag/frameworks.h>
 
 namespace {
 
@@ -66,6 +66,28 @@ int run_init_after_use() {
 int run_init_again_after_failure() {
   say("first", init("driver:sim:no-such-device"));
   say("second", init("driver:sim:h100-80g"));
+  return 0;
+}
+
+// Is memory made so that it can be exported?
+void say_export() {
+  void* block = nofrag_malloc(1 << 20, 0, nullptr);
+  nofrag_part part{};
+  std::size_t count = 1;
+  nofrag_parts(block, &part, &count);
+  int descriptor = -1;
+  say("export", nofrag_export(block, part.allocation, &descriptor));
+  close(descriptor);
+}
+int run_exportable() {
+  say("prefer", nofrag_prefer_exportable());
+  say_export();
+  say("again", nofrag_prefer_exportable());
+  return 0;
+}
+int run_exportable_late() {
+  say_export();
+  say("prefer", nofrag_prefer_exportable());
   return 0;
 }
 
@@ -150,6 +172,12 @@ int main(int argc, char** argv) {
   }
   if (scene == "init-again") {
     return run_init_again_after_failure();
+  }
+  if (scene == "exportable") {
+    return run_exportable();
+  }
+  if (scene == "exportable-late") {
+    return run_exportable_late();
   }
   if (scene == "fork") {
     return run_fork(true);

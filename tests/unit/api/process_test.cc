@@ -106,6 +106,20 @@ TEST(Start, AfterUseIsRefused) {
   EXPECT_TRUE(outcome.says("init: already initialized: ")) << outcome.output;
 }
 
+TEST(Start, MemoryIsExportableWhereAskedForInTime) {
+  Outcome outcome = probe(kSim, "exportable");
+  EXPECT_TRUE(outcome.says("prefer: ok\nexport: ok\nagain: ok\n")) << outcome.output;
+  outcome = probe(kSim, "exportable-late");
+  EXPECT_TRUE(outcome.says("export: not supported: ")) << outcome.output;
+  EXPECT_TRUE(outcome.says("set shareable_handles:fd in NOFRAG_CONF")) << outcome.output;
+  EXPECT_TRUE(outcome.says("prefer: already initialized: ")) << outcome.output;
+  // The user's word counts.
+  outcome = probe("NOFRAG_CONF=driver:sim:h100-80g,shareable_handles:none", "exportable");
+  EXPECT_TRUE(outcome.says("prefer: ok\nexport: not supported: ")) << outcome.output;
+  outcome = probe("NOFRAG_CONF=driver:sim:h100-80g,shareable_handles:fd", "exportable-late");
+  EXPECT_TRUE(outcome.says("export: ok\nprefer: ok\n")) << outcome.output;
+}
+
 TEST(Start, MayBeRepeatedAfterFailure) {
   const Outcome outcome = probe("", "init-again");
   EXPECT_TRUE(outcome.says("first: not initialized: ")) << outcome.output;

@@ -238,6 +238,7 @@ SnapshotInfo NativeAllocator::snapshot(PoolId pool, bool with_traces) {
     if (state == nullptr) {
       continue;
     }
+    settle(*state);
     if (with_traces) {
       std::vector<TraceEntry> trace = state->trace();
       std::for_each(trace.begin(), trace.end(), stamp);

@@ -87,6 +87,7 @@ def every_tensor_is_in_it():
         expect(tensor.data_ptr() in live, f"no live block at the address of the tensor of {tensor.nbytes}")
         equal(live[tensor.data_ptr()]["requested_size"], tensor.nbytes, "requested_size")
         expect(live[tensor.data_ptr()]["size"] >= tensor.nbytes, "the block is smaller than its tensor")
+    del tensor  # the loop's name for the last one
     gone = kept.pop().data_ptr()
     expect(gone not in live_blocks(), "a freed tensor is live")
 
