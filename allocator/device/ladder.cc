@@ -67,8 +67,7 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
   if (!virtual_memory) {
     return allocate_plain(size, requested, clock);
   }
-  const bool keepable = size <= KeptBlocks::kLargestBinned && !pool.is_private() &&
-                        caching.serve();
+  const bool keepable = size <= KeptBlocks::kLargestBinned && !pool.is_private() && caching.serve();
   if (keepable || size > KeptBlocks::kLargestBinned) {
     note_missed(size);
   }
@@ -121,7 +120,9 @@ Result<Block*> DeviceAllocator::Impl::climb_with(
   if (size > std::max(physical.limit(), physical.reserved())) {
     return Errc::kLimit;
   }
-  if (hopeless(size, capacity() - std::min(capacity(), physical.reserved()))) {
+  // Not capacity(): others may give back what they hold.
+  const Bytes most = std::max(std::min(physical.limit(), info.total_memory), physical.reserved());
+  if (hopeless(size, most - physical.reserved())) {
     return physical.limit() < info.total_memory ? Errc::kLimit : Errc::kOutOfMemory;
   }
   const Result<Block*> easy = place(pool, size, requested, clock, Effort::kEasy);
