@@ -120,7 +120,9 @@ Result<Block*> DeviceAllocator::Impl::climb_with(
   if (size > std::max(physical.limit(), physical.reserved())) {
     return Errc::kLimit;
   }
-  if (hopeless(size, capacity() - std::min(capacity(), physical.reserved()))) {
+  // Not capacity(): others may give back what they hold.
+  const Bytes most = std::max(std::min(physical.limit(), info.total_memory), physical.reserved());
+  if (hopeless(size, most - physical.reserved())) {
     return physical.limit() < info.total_memory ? Errc::kLimit : Errc::kOutOfMemory;
   }
   const Result<Block*> easy = place(pool, size, requested, clock, Effort::kEasy);

@@ -80,12 +80,18 @@ class Suite:
         found = [line[len("RESULT ") :] for line in text.splitlines() if line.startswith("RESULT ")]
         return json.loads(found[-1]) if found else None
 
-    def same(self, name, command, prefix="", **options):
-        """Runs it without and with the preload; the same lines (that begin with `prefix`) must come out."""
+    def same(self, name, command, prefix="", documented=(), **options):
+        """Runs it without and with the preload; the same lines (that begin with `prefix`) must come out.
+        `documented`: (line without, line with), differences that docs/preload.md states; no others are accepted."""
+        may_not_work_here = options.pop("may_not_work_here", False)
         plain = self.run(name, command, False, **options)
         ours = self.run(name, command, True, **options)
         if plain[0] == SKIPPED:
             self.row(name, "skipped", plain[1].strip().splitlines()[-1] if plain[1].strip() else "")
+            return None
+        if plain[0] != 0 and may_not_work_here:
+            why = plain[2].strip().splitlines()
+            self.row(name, "skipped", "does not work here without the preload either: " + (why[-1] if why else f"exit {plain[0]}"))
             return None
         lines = [[line for line in text.splitlines() if line.startswith(prefix)] for _, text, _ in (plain, ours)]
         problems = []
@@ -93,7 +99,8 @@ class Suite:
             problems.append(f"fails without the preload, too: {plain[0]}")
         if ours[0] != plain[0]:
             problems.append(f"exit {ours[0]} instead of {plain[0]}")
-        differences = [(i, a, b) for i, (a, b) in enumerate(zip(*lines)) if a != b]
+        unequal = [(i, a, b) for i, (a, b) in enumerate(zip(*lines)) if a != b]
+        differences = [(i, a, b) for i, a, b in unequal if (a, b) not in documented]
         if len(lines[0]) != len(lines[1]):
             problems.append(f"{len(lines[1])} lines instead of {len(lines[0])}")
         problems += [f'line {i + 1}: "{b}" instead of "{a}"' for i, a, b in differences[:4]]
@@ -102,7 +109,9 @@ class Suite:
         said = [line for line in ours[2].splitlines() if line.startswith("nofrag:")]
         if said:
             problems.append("it said: " + said[0])
-        self.check(name, not problems, "; ".join(problems) or f"{len(lines[0])} lines the same")
+        known = len(unequal) - len(differences)
+        self.check(name, not problems, "; ".join(problems) or f"{len(lines[0]) - known} lines the same"
+                   + (f", {known} different as documented" if known else ""))
         if problems:
             print("\n".join(["    " + line for line in ours[2].splitlines()[-5:]]))
         return plain, ours
@@ -159,7 +168,9 @@ class Suite:
         """Driver-API programs, in the ways that differ, with error codes."""
         for way in ("link", "dlsym", "proc2", "deepbind"):
             self.same(f"driver API by {way}", [self.bin / "suite", way])
-        self.same("driver API reset", [self.bin / "suite", "dlsym", "reset"])
+        # The driver lets a pointer of its pool be freed after the reset; ours is dead like every other.
+        self.same("driver API reset", [self.bin / "suite", "dlsym", "reset"],
+                  documented=[("free of before: 0", "free of before: 1")])
         self.same("driver API release", [self.bin / "suite", "dlsym", "release"])
         self.same("driver API, free does not wait", [self.bin / "suite", "dlsym", "contents", "streams", "frees"],
                   conf="preload_free_waits:false")
@@ -173,7 +184,9 @@ class Suite:
 
     def ipc(self):
         for size in (1000, 5 * MIB, 700 * MIB):
-            self.same(f"IPC of {size} bytes", [self.bin / "ipc", "dlsym", size])
+            # Small blocks of the driver's share a chunk, which stays while neighbours live; ours end with their free.
+            self.same(f"IPC of {size} bytes", [self.bin / "ipc", "dlsym", size],
+                      documented=[("child: open what was freed: 0", "child: open what was freed: 1")])
 
     def parallel(self):
         """Two preloaded processes at once."""
@@ -204,27 +217,34 @@ class Suite:
     def fragmentation(self):
         if not self.build_cuda("fragmentation", "fragmentation", "-cudart", "static"):
             return
-        for seed in (1, 2):
+        # Counted by the driver's units, the driver completes: its pages are the units. By bytes its rounding ends it.
+        for count, seed in (("units", 1), ("units", 2), ("bytes", 1), ("bytes", 2)):
+            name = f"8 GiB, {'95' if count == 'units' else '90'} % full by {count}, seed {seed}"
             results = {}
             for preload in (False, True):
-                status, text, errors = self.run(f"fragmentation {seed}", [self.bin / "fragmentation", 8192, 3000, seed], preload)
+                command = [self.bin / "fragmentation", 8192, 3000, seed, count]
+                status, text, errors = self.run(f"fragmentation {count} {seed}", command, preload)
                 results[preload] = self.result(text)
                 if results[preload] is None:
-                    self.check(f"8 GiB, 95 % full, seed {seed}", False, f"exit {status} {errors[-300:]}")
+                    self.check(name, False, f"exit {status} {errors[-300:]}")
                     return
             plain, ours = results[False], results[True]
-            self.numbers[f"fragmentation {seed}"] = {"plain": plain, "nofrag": ours}
-            good = plain["refused"] and not ours["refused"] and ours["wrong"] == 0 and ours["error"] == 0
+            self.numbers[f"fragmentation {count} {seed}"] = {"plain": plain, "nofrag": ours}
+            good = not ours["refused"] and ours["wrong"] == 0 and ours["error"] == 0
             detail = (f"plain: refused {plain['asked_mib']} MiB at step {plain['steps']} with {plain['live_mib']} live"
-                      if plain["refused"] else "plain: completed (the scenario is too easy)")
+                      if plain["refused"] else "plain: completed")
+            if count == "bytes" and not plain["refused"]:
+                good = False
+                detail += " (the scenario is too easy)"
             detail += "; nofrag: " + (f"refused {ours['asked_mib']} MiB at step {ours['steps']} with {ours['live_mib']} live"
                                       if ours["refused"] else f"completed {ours['steps']} steps, {ours['wrong']} wrong words")
-            self.check(f"8 GiB, 95 % full, seed {seed}", good, detail)
+            self.check(name, good, detail)
 
     def jobs(self):
         """Frameworks: the same numbers, and every byte that the device lost is accounted for."""
         for job in ("cupy", "cupy-async", "jax", "jax-platform", "numba", "torch"):
-            ran = self.same(f"{job}", [sys.executable, HERE / "preload/jobs.py", job], prefix="VALUE", timeout=240)
+            ran = self.same(f"{job}", [sys.executable, HERE / "preload/jobs.py", job], prefix="VALUE", timeout=240,
+                            may_not_work_here=job == "numba")
             result = self.result(ran[1][1]) if ran else None
             if result is None:
                 continue

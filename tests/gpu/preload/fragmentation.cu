@@ -1,14 +1,18 @@
-// Random sizes on plain cudaMalloc and cudaFree with the memory 95 % full: does every request that fits by the
-// count of bytes succeed? First takes all memory but the budget (through the driver's virtual-memory calls,
-// which the preload passes on), so that both runs have the same left.
+// Random sizes on plain cudaMalloc and cudaFree with the memory nearly full: does every request that fits by the
+// count succeed? Two counts: `units`, 1 to 512 MiB, 95 % full, each size counted as the driver rounds it, to 2 MiB
+// (a layout that wastes nothing exists); `bytes`, 2 to 16 MiB, 90 % full by what was asked for, where the driver's
+// rounding alone takes more than there is. First takes all memory but the budget (through the driver's
+// virtual-memory calls, which the preload passes on), so that both runs have the same left.
 //
-// usage: fragmentation BUDGET_MIB STEPS SEED; prints RESULT {json}: steps done before the first refusal.
+// usage: fragmentation BUDGET_MIB STEPS SEED [units|bytes]
+// Prints RESULT {json}: steps done before the first refusal.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -80,9 +84,11 @@ int main(int count, char** words) {
         stderr, "the ballast is not to be had: %s\n", cudaGetErrorString(cudaGetLastError()));
     return 3;
   }
-  // 95 % full, each size counted as the driver rounds it, to 2 MiB: a layout that wastes nothing exists.
-  const std::size_t full = budget / 100 * 95;
-  constexpr std::size_t kUnit = std::size_t{2} << 20;
+  const bool by_bytes = count > 4 && std::strcmp(words[4], "bytes") == 0;
+  const std::size_t full = budget / 100 * (by_bytes ? 90 : 95);
+  const std::size_t unit = by_bytes ? 512 : std::size_t{2} << 20;
+  const double smallest = by_bytes ? 21.0 : 20.0;  // powers of two
+  const double largest = by_bytes ? 24.0 : 29.0;
   std::vector<Block> blocks;
   std::size_t live = 0;
   long step = 0;
@@ -92,14 +98,14 @@ int main(int count, char** words) {
     Block& block = blocks[index];
     verify<<<256, 256>>>(block.words, block.bytes / 4, block.seed, wrong);
     cudaFree(block.words);
-    live -= (block.bytes + kUnit - 1) / kUnit * kUnit;
+    live -= (block.bytes + unit - 1) / unit * unit;
     block = blocks.back();
     blocks.pop_back();
   };
   for (; step < steps && !refused; ++step) {
-    const double exponent = std::uniform_real_distribution<double>(20.0, 29.0)(random);
+    const double exponent = std::uniform_real_distribution<double>(smallest, largest)(random);
     asked = static_cast<std::size_t>(std::exp2(exponent)) / 512 * 512;
-    const std::size_t counted = (asked + kUnit - 1) / kUnit * kUnit;
+    const std::size_t counted = (asked + unit - 1) / unit * unit;
     while (live + counted > full) {
       give(random() % blocks.size());
     }
