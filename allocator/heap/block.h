@@ -39,6 +39,7 @@ struct StreamUse {
   StreamUse* next = nullptr;
 };
 
+// NOLINTBEGIN(cppcoreguidelines-pro-type-member-init): of a union one member is initialized.
 // Two cache lines. All that a thread reads and writes of a small block that it keeps (kept_blocks.h) is in the
 // first, so that a block that goes from thread to thread moves one line.
 struct alignas(128) Block : FreeNode {
@@ -79,6 +80,7 @@ struct alignas(128) Block : FreeNode {
 
   [[nodiscard]] VirtAddr end() const { return address + size; }
 };
+// NOLINTEND(cppcoreguidelines-pro-type-member-init)
 
 static_assert(sizeof(Block) == 128);
 
