@@ -21,10 +21,8 @@ constexpr std::uint64_t kFarFromFullShare = 25;
 
 }  // namespace
 
-// All there is for this allocator: what others hold on the device is not, and near the end of the rest memory
-// is as short as at the end of the device.
 Bytes DeviceAllocator::Impl::capacity() const {
-  return std::min({physical.limit(), info.total_memory, physical.obtainable()});
+  return std::min(physical.limit(), info.total_memory);
 }
 
 bool DeviceAllocator::Impl::within_soft_limit(Bytes more, Bytes request) const {

@@ -120,9 +120,7 @@ Result<Block*> DeviceAllocator::Impl::climb_with(
   if (size > std::max(physical.limit(), physical.reserved())) {
     return Errc::kLimit;
   }
-  // Not capacity(): others may give back what they hold.
-  const Bytes most = std::max(std::min(physical.limit(), info.total_memory), physical.reserved());
-  if (hopeless(size, most - physical.reserved())) {
+  if (hopeless(size, capacity() - std::min(capacity(), physical.reserved()))) {
     return physical.limit() < info.total_memory ? Errc::kLimit : Errc::kOutOfMemory;
   }
   const Result<Block*> easy = place(pool, size, requested, clock, Effort::kEasy);

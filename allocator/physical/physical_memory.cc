@@ -3,13 +3,6 @@
 #include <algorithm>
 
 namespace nofrag {
-namespace {
-
-// What is free is asked for again when a sixteenth of it, but at least this much more, has been taken.
-constexpr std::uint64_t kLooks = 16;
-constexpr Bytes kLeastStep = 32 * kMiB;
-
-}  // namespace
 
 PhysicalMemory::PhysicalMemory(Driver& driver, DeviceOrdinal device, Bytes granularity)
     : driver_(driver), device_(device), granularity_(granularity) {}
@@ -27,27 +20,11 @@ Result<PhysicalHandle> PhysicalMemory::create(Bytes size) {
   }
   const Result<HandleId> id = driver_.create(device_, size);
   if (!id.ok()) {
-    // Others have taken what was free when the driver was last asked.
-    if (id.code() == Errc::kOutOfMemory && reserved_ + size <= obtainable_) {
-      look_around();
-    }
     return id.error();
   }
   reserved_ += size;
   peak_reserved_ = std::max(peak_reserved_, reserved_);
-  if (reserved_ >= next_look_) {
-    look_around();
-  }
   return PhysicalHandle{id.value(), size};
-}
-
-void PhysicalMemory::look_around() {
-  const Result<MemoryInfo> memory = driver_.memory_info(device_);
-  const Bytes free = memory.ok() ? memory.value().free : Bytes(0);
-  next_look_ = reserved_ + std::max(Bytes(free.count() / kLooks), kLeastStep);
-  if (memory.ok()) {
-    obtainable_ = reserved_ + free;
-  }
 }
 
 void PhysicalMemory::release(PhysicalHandle handle) {

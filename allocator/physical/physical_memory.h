@@ -8,8 +8,7 @@
 // Threads: none; the device lock. Failure: create() is kLimit (ours) or kOutOfMemory (the driver's)
 // and changes nothing. release() cannot fail for the caller: a handle that the driver will not take
 // back is kept as a spare and handed out by the next create of its size.
-// Cost: one driver call each; a few dozen creates, while reserved() grows to all there is, ask the driver
-// besides how much is free.
+// Cost: one driver call each.
 #pragma once
 
 #include <vector>
@@ -50,22 +49,14 @@ class PhysicalMemory {
   void reset_peak() { peak_reserved_ = reserved_; }
   [[nodiscard]] Bytes granularity() const { return granularity_; }
   [[nodiscard]] Bytes spare_bytes() const;
-  // What is held and what the driver had free when it was last asked: how far reserved() may be expected to
-  // grow while other processes, the context and foreign allocations hold what they hold. An estimate for
-  // choices, never a reason to refuse; kNoLimit before the first handle.
-  [[nodiscard]] Bytes obtainable() const { return obtainable_; }
 
  private:
-  void look_around();
-
   Driver& driver_;
   DeviceOrdinal device_;
   Bytes granularity_;
   Bytes limit_ = kNoLimit;
   Bytes reserved_;
   Bytes peak_reserved_;
-  Bytes obtainable_ = kNoLimit;
-  Bytes next_look_;  // reserved() at which the driver is asked again
   std::vector<PhysicalHandle> spares_;
 };
 

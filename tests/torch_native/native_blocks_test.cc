@@ -125,34 +125,6 @@ TEST_F(NativeBlocksTest, ABlockUsedElsewhereStaysActiveAfterItsFree) {
   EXPECT_EQ(stats().active[0].current, 1);
 }
 
-TEST_F(NativeBlocksTest, ABlockThatNobodyWaitsForAnyMoreIsSeenToBeFree) {
-  std::vector<c10::DataPtr> made;
-  const auto wait_on_the_device = [&made] {
-    for (int i = 0; i < 40; ++i) {  // driver calls, which take the simulated device's time
-      made.push_back(allocator().allocate(40 * kMiB));
-    }
-  };
-  for (const bool in_snapshot : {false, true}) {
-    c10::DataPtr small = allocator().allocate(512);
-    small.clear();  // kept by the thread: its next request asks nobody
-    c10::DataPtr data = allocator().allocate(4 * kMiB);
-    allocator().recordStream(data, stream(3));
-    const auto address = reinterpret_cast<std::size_t>(data.get());
-    data.clear();
-    EXPECT_EQ(stats().active[0].current - stats().allocation[0].current, 1);
-    wait_on_the_device();
-    small = allocator().allocate(512);
-    if (in_snapshot) {
-      for (const SegmentInfo& segment : segments()) {
-        EXPECT_EQ(segment.active_size, segment.allocated_size) << address;
-      }
-    }
-    EXPECT_EQ(stats().active[0].current, stats().allocation[0].current);
-    expect_consistent(segments(), stats());
-    made.clear();
-  }
-}
-
 TEST_F(NativeBlocksTest, ReservedSumsAddUpAfterAReset) {
   std::vector<c10::DataPtr> held;
   held.push_back(allocator().allocate(64 * kMiB));

@@ -1,7 +1,5 @@
 // The out-of-memory ladder: which driver calls each rung makes, in order, and which rung serves.
 #include <algorithm>
-#include <cmath>
-#include <random>
 
 #include "device_fixture.h"
 
@@ -295,44 +293,6 @@ TEST_F(LadderTest, AHopelessRequestTakesNothingApart) {
   sim_->set_memory_of_others(kDevice, Bytes(0));
   EXPECT_FALSE(allocate(32 * kMiB).is_null()) << "all that there is";
   free(kept);
-}
-
-// Most of the device belongs to others, as to the ballast of tests/gpu/preload/fragmentation.cu: what is left is all
-// there is, and is laid out as carefully as on a small device.
-TEST_F(LadderTest, FullToTheBrimBesideOthers) {
-  for (const unsigned seed : {1U, 2U, 3U}) {
-    SCOPED_TRACE(seed);
-    constexpr Bytes kDeviceMemory = 80 * kGiB;
-    constexpr std::uint64_t kBudget = 8ULL << 30;
-    constexpr std::uint64_t kUnit = 2ULL << 20;
-    SimulatedDeviceSpec spec;
-    spec.info.total_memory = kDeviceMemory;
-    SimulatedDriver driver(spec);
-    driver.set_memory_of_others(kDevice, kDeviceMemory - Bytes(kBudget));
-    const auto allocator = std::move(DeviceAllocator::create(driver, kDevice, Options{}).value());
-    std::mt19937 random(seed);
-    std::vector<std::pair<VirtAddr, std::uint64_t>> blocks;
-    std::uint64_t live = 0;
-    for (int step = 0; step < 2000; ++step) {
-      const double exponent = std::uniform_real_distribution<double>(20.0, 29.0)(random);
-      const std::uint64_t asked = static_cast<std::uint64_t>(std::exp2(exponent)) / 512 * 512;
-      const std::uint64_t counted = (asked + kUnit - 1) / kUnit * kUnit;
-      while (live + counted > kBudget / 100 * 95) {
-        std::swap(blocks[random() % blocks.size()], blocks.back());
-        ASSERT_TRUE(allocator->free(blocks.back().first).ok());
-        live -= blocks.back().second;
-        blocks.pop_back();
-      }
-      const Result<VirtAddr> block = allocator->allocate(Bytes(asked), kA);
-      ASSERT_TRUE(block.ok()) << "step " << step << ": " << (asked >> 20) << " MiB with "
-                              << (live >> 20) << " live";
-      blocks.emplace_back(block.value(), counted);
-      live += counted;
-    }
-    for (const auto& [address, size] : blocks) {
-      ASSERT_TRUE(allocator->free(address).ok());
-    }
-  }
 }
 
 }  // namespace

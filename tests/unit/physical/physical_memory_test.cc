@@ -49,21 +49,6 @@ TEST_F(PhysicalMemoryTest, OwnLimitAndTheDriversAreToldApart) {
   memory_.release(exact);
 }
 
-TEST_F(PhysicalMemoryTest, KnowsWhatOthersLeave) {
-  EXPECT_EQ(memory_.obtainable(), kNoLimit) << "nothing was asked yet";
-  driver_.set_memory_of_others(kDevice, 24 * kMiB);
-  const PhysicalHandle first = memory_.create(2 * kMiB).value();
-  EXPECT_EQ(memory_.obtainable(), 40 * kMiB);
-  driver_.set_memory_of_others(kDevice, 40 * kMiB);
-  EXPECT_EQ(memory_.create(30 * kMiB).code(), Errc::kOutOfMemory);
-  EXPECT_EQ(memory_.obtainable(), 24 * kMiB) << "a refusal that was not to be expected";
-  driver_.set_memory_of_others(kDevice, Bytes(0));
-  const PhysicalHandle more = memory_.create(40 * kMiB).value();
-  EXPECT_EQ(memory_.obtainable(), 64 * kMiB) << "grown beyond it";
-  memory_.release(first);
-  memory_.release(more);
-}
-
 TEST_F(PhysicalMemoryTest, PlainAllocationsShareTheLimit) {
   memory_.set_limit(4 * kMiB);
   EXPECT_TRUE(memory_.charge(3 * kMiB).ok());
