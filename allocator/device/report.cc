@@ -316,7 +316,7 @@ void DeviceAllocator::set_event_sink(EventSink* sink) {
   // Doors are closed meanwhile: from now on no thread is inside the old sink.
   s.stop_caching();
   s.sink = sink;
-  s.set_caching();
+  // Caches stay closed until all is told: a block that a thread gives up meanwhile would be told of too late.
   if (sink != nullptr) {
     if (const Bytes reserved = s.physical.reserved(); !reserved.is_zero()) {
       s.emit(EventKind::kCreate, VirtAddr{}, reserved, StreamId{});
@@ -324,6 +324,7 @@ void DeviceAllocator::set_event_sink(EventSink* sink) {
     s.blocks.for_each(
         [&s](const Block* block) { s.emit(EventKind::kExisting, *block, block->clock->stream); });
   }
+  s.set_caching();
 }
 
 }  // namespace nofrag

@@ -153,6 +153,7 @@ Status Tracing::start(const Options& options, const std::string& driver) {
   if (made == nullptr) {
     return set_last_error({Errc::kInvalidArgument}, "nothing is recorded: %s", problem.c_str());
   }
+  made->never_destroyed();
   all_.push_back(std::move(made));
   recorder_.store(all_.back().get(), std::memory_order_release);
   if (options.trace_signal) {

@@ -53,6 +53,8 @@ class Recorder final : public EventSink {
   Recorder& operator=(const Recorder&) = delete;
   // pre: stopped, and no thread is inside.
   ~Recorder();
+  // For one that is never destroyed: nobody waits for its writer's thread, which may end by itself.
+  void never_destroyed() { writer_.detach(); }
 
   void on_event(const AllocatorEvent& event) override;
   [[nodiscard]] bool concurrent() const override { return true; }
