@@ -37,7 +37,7 @@ namespace nofrag::bench {
 namespace {
 
 // Known to callgrind.py.
-constexpr int kRounds = 4;
+constexpr int kRounds = 8;
 constexpr std::size_t kBatch = 32;  // of 4 KiB: half of what the cache holds at hand
 // Between threads whole stacks of 64 blocks are passed on, so a round takes a few of them.
 constexpr std::size_t kBetweenThreads = 256;
