@@ -92,6 +92,18 @@ TEST(Torch, TwoPointOneAndNewer) {
   EXPECT_FALSE(f.expandable_segments) << "that is PyTorch's hint, not the user's setting";
 }
 
+TEST(Torch, BrokenIntoLinesAnywhere) {
+  const Failure f = failure_in(
+      "torch.OutOfMemoryError: CUDA out of memory. Tried to\n    allocate 1.00 GiB. GPU 0 has a "
+      "total "
+      "capacity of 79.18 GiB of\nwhich 512.00 MiB is free. Of the allocated memory 50.10 GiB is\r\n"
+      "  allocated by PyTorch, and 27.20 GiB is reserved by\n\tPyTorch but unallocated.");
+  EXPECT_EQ(f.requested, gib(1));
+  EXPECT_EQ(f.driver_free, mib(512));
+  EXPECT_EQ(f.live, gib(50.10));
+  EXPECT_EQ(f.cached, gib(27.20));
+}
+
 TEST(Torch, WhatIsOnIsNotAdvised) {
   const std::string message =
       "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 24.00 GiB of "

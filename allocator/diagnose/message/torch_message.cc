@@ -1,5 +1,6 @@
 // PyTorch's messages, by their parts: each version has some of them.
 #include <algorithm>
+#include <string>
 
 #include "diagnose/message/oom_message.h"
 #include "diagnose/message/text_scan.h"
@@ -26,6 +27,38 @@ void read_in_parentheses(std::string_view text, Failure* f) {
   if (!f->driver_free) {
     f->driver_free = size_before(text, "free");
   }
+}
+
+// Terminals, mails and chats break lines anywhere: a break, with the indentation behind it, is a space.
+std::string unwrapped(std::string_view text) {
+  std::string one;
+  one.reserve(text.size());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '\n' && text[i] != '\r') {
+      one.push_back(text[i]);
+      continue;
+    }
+    while (i + 1 < text.size() &&
+           (text[i + 1] == '\n' || text[i + 1] == ' ' || text[i + 1] == '\t')) {
+      ++i;
+    }
+    if (one.empty() || one.back() != ' ') {
+      one.push_back(' ');
+    }
+  }
+  return one;
+}
+
+// Where the last message begins.
+std::size_t last_tried(std::string_view text) {
+  constexpr std::string_view kBegins = "Tried to";
+  for (std::size_t at = text.rfind(kBegins); at != std::string_view::npos;
+       at = at == 0 ? std::string_view::npos : text.rfind(kBegins, at - 1)) {
+    if (unwrapped(text.substr(at, 2 * kTried.size())).starts_with(kTried)) {
+      return at;
+    }
+  }
+  return std::string_view::npos;
 }
 
 void read_processes(std::string_view text, Failure* f) {
@@ -116,7 +149,7 @@ bool read_torch_message(std::string_view text, OomMessage* message) {
   Failure f;
   f.source = "PyTorch";
   f.expandable_segments = expandable_is_on(text);
-  const std::size_t tried = last_of(text, kTried);
+  const std::size_t tried = last_tried(text);
   if (tried == std::string_view::npos) {
     if (!read_table(text, &f)) {
       return false;
@@ -124,7 +157,7 @@ bool read_torch_message(std::string_view text, OomMessage* message) {
   } else {
     const bool mps = holds(text.substr(tried > 300 ? tried - 300 : 0, 300), "MPS backend");
     const std::size_t from = mps && tried > 300 ? tried - 300 : mps ? 0 : tried;
-    const std::string_view one = text.substr(from, kLongestParagraph);
+    const std::string one = unwrapped(text.substr(from, kLongestParagraph));
     f.requested = size_after(one, kTried);
     if (mps) {
       read_mps(one, &f);
