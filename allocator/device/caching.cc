@@ -353,7 +353,7 @@ bool DeviceAllocator::Impl::empty_own_cache() {
 // where it goes decides how much memory a job needs. (PyTorch's backward pass runs in a thread of its own.)
 void DeviceAllocator::Impl::empty_for_large() {
   empty_own_cache();
-  const auto large = [](const ThreadCache& cache) { return cache.large_blocks.get() > 0; };
+  const auto large = [](const ThreadCache& cache) { return cache.large_bytes.get() > 0; };
   if (std::none_of(caching.caches.begin(), caching.caches.end(), [&large](const auto& cache) {
         return large(*cache);
       })) {
@@ -445,7 +445,8 @@ void DeviceAllocator::Impl::look_after_caches() {
   if (!caching.wanted || ++caching.calls % kCallsASum != 0) {
     return;
   }
-  const Bytes kept = caching.kept();
+  // Blocks too large for bins have a bound of their own (most_large), and are no reason to keep few small ones.
+  const Bytes kept = caching.kept_in_bins();
   const bool in_use = caching.in_use || tight;
   const Bytes budget(capacity().count() / (in_use ? kAllShareInUse : kAllShare));
   const Bytes most = caching.rules.most.load(std::memory_order_relaxed);

@@ -74,6 +74,13 @@ struct Caching {
     return total < 0 ? 0 : static_cast<std::uint64_t>(total);
   }
   [[nodiscard]] Bytes kept() const { return Bytes(count(&ThreadCounters::kept_bytes)); }
+  [[nodiscard]] Bytes kept_in_bins() const {
+    std::int64_t bytes = sum(&ThreadCounters::kept_bytes);
+    for (const auto& cache : caches) {
+      bytes -= cache->large_bytes.get();
+    }
+    return Bytes(static_cast<std::uint64_t>(std::max<std::int64_t>(bytes, 0)));
+  }
   [[nodiscard]] std::int64_t kept_blocks() const {
     return sum(&ThreadCounters::frees) - sum(&ThreadCounters::allocations) - taken_back;
   }

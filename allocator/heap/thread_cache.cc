@@ -99,7 +99,7 @@ KeptBlocks& ThreadCache::add(StreamId stream, StreamClock& clock, Depot& depot) 
 
 Block* ThreadCache::take_all() {
   Block* all = nullptr;
-  large_blocks.set(0);
+  large_bytes.set(0);
   for (const auto& kept : streams_) {
     all = chain_blocks(kept->take_all(), all);
   }
@@ -116,7 +116,7 @@ Block* ThreadCache::take_all_and_depots() {
 
 Block* ThreadCache::take_large() {
   Block* all = nullptr;
-  large_blocks.set(0);
+  large_bytes.set(0);
   for (const auto& kept : streams_) {
     all = chain_blocks(kept->take_large(), all);
   }
@@ -145,7 +145,9 @@ Block* ThreadCache::forget(const StreamClock& clock) {
   KeptBlocks* kept = find_clock(&clock);
   Block* all = kept == nullptr ? nullptr : kept->take_all();
   for (const Block* block = all; block != nullptr; block = block->next_kept) {
-    large_blocks.add(block->size > KeptBlocks::kLargestBinned ? -1 : 0);
+    if (block->size > KeptBlocks::kLargestBinned) {
+      large_bytes.add(-static_cast<std::int64_t>(block->size.count()));
+    }
   }
   if (kept != nullptr) {
     kept->depot.add_thread(-1);

@@ -82,7 +82,7 @@ class alignas(128) ThreadCache {
     counters.allocations.add(1);
     counters.requested_bytes.add(static_cast<std::int64_t>(requested.count()));
     if (block.size > KeptBlocks::kLargestBinned) {
-      large_blocks.add(-1);
+      large_bytes.add(-static_cast<std::int64_t>(block.size.count()));
     }
     counters.kept_bytes.add(-static_cast<std::int64_t>(block.size.count()));
     if (counters.kept_bytes.get() < counters.least_kept_bytes.get()) {
@@ -95,7 +95,7 @@ class alignas(128) ThreadCache {
     counters.requested_bytes.add(-static_cast<std::int64_t>(block.requested.count()));
     block.requested = Bytes(0);
     if (block.size > KeptBlocks::kLargestBinned) {
-      large_blocks.add(1);
+      large_bytes.add(static_cast<std::int64_t>(block.size.count()));
     }
     counters.kept_bytes.add(static_cast<std::int64_t>(block.size.count()));
   }
@@ -130,7 +130,7 @@ class alignas(128) ThreadCache {
   [[nodiscard]] bool allocator_gone() const { return orphan_.load(std::memory_order_acquire); }
   void note_allocator_gone() { orphan_.store(true, std::memory_order_release); }
 
-  ThreadCounter large_blocks;  // that are here now; 0 after take_all, whoever calls it
+  ThreadCounter large_bytes;  // in blocks too large for bins; 0 after take_all, whoever calls it
 
   // The device's, for telling caches that rest.
   std::int64_t uses_seen = 0;

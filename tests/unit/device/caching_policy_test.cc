@@ -130,5 +130,18 @@ TEST_F(CachingPolicy, AllThreadsTogetherKeepNoMoreThanTheirShare) {
   allocator_->check();
 }
 
+// Large blocks have a bound of their own. (Counted with the others they made all threads keep next to nothing, for good.)
+TEST_F(CachingPolicy, LargeBlocksAreNoReasonToKeepFewSmallOnes) {
+  open();
+  thick_and_fast();
+  kept_block(200 * kMiB);
+  allocate_many(4000, Bytes(512));
+  ASSERT_GE(kept(), 200 * kMiB) << "more than a 128th of the device";
+  keep(64, 256 * kKiB, kA);
+  EXPECT_GE(kept(), 208 * kMiB);
+  expect_sums(stats());
+  allocator_->check();
+}
+
 }  // namespace
 }  // namespace nofrag
