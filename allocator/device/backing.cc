@@ -21,8 +21,11 @@ constexpr std::uint64_t kFarFromFullShare = 25;
 
 }  // namespace
 
+// What this process can have, by the driver's last word on what others hold: how near the end of it we are
+// decides how memory is laid out.
 Bytes DeviceAllocator::Impl::capacity() const {
-  return std::min(physical.limit(), info.total_memory);
+  return std::min(physical.limit(),
+                  info.total_memory - std::min(info.total_memory, physical.others()));
 }
 
 bool DeviceAllocator::Impl::within_soft_limit(Bytes more, Bytes request) const {
@@ -73,8 +76,8 @@ Result<PhysicalHandle> DeviceAllocator::Impl::create(Bytes size) {
     emit(EventKind::kCreate, VirtAddr{}, size, StreamId{});
     tell(MemoryEvent::Kind::kCreated, physical, VirtAddr{}, size, made.value().id);
     exact_handles += size < tuning.handle ? 1U : 0U;
-    note_reserved();
   }
+  note_reserved();  // also when it failed: others hold more than they did
   return made;
 }
 

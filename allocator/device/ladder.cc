@@ -120,7 +120,9 @@ Result<Block*> DeviceAllocator::Impl::climb_with(
   if (size > std::max(physical.limit(), physical.reserved())) {
     return Errc::kLimit;
   }
-  if (hopeless(size, capacity() - std::min(capacity(), physical.reserved()))) {
+  // Others may give back what they hold, so that is not looked at here.
+  const Bytes most = std::min(physical.limit(), info.total_memory);
+  if (hopeless(size, most - std::min(most, physical.reserved()))) {
     return physical.limit() < info.total_memory ? Errc::kLimit : Errc::kOutOfMemory;
   }
   const Result<Block*> easy = place(pool, size, requested, clock, Effort::kEasy);

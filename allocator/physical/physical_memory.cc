@@ -4,6 +4,12 @@
 
 namespace nofrag {
 
+namespace {
+
+constexpr std::uint64_t kLookShare = 64;
+
+}  // namespace
+
 PhysicalMemory::PhysicalMemory(Driver& driver, DeviceOrdinal device, Bytes granularity)
     : driver_(driver), device_(device), granularity_(granularity) {}
 
@@ -18,13 +24,30 @@ Result<PhysicalHandle> PhysicalMemory::create(Bytes size) {
   if (!fits_limit(size)) {
     return Errc::kLimit;
   }
+  if (reserved_ >= next_look_) {
+    look_around();
+  }
   const Result<HandleId> id = driver_.create(device_, size);
   if (!id.ok()) {
+    if (id.code() == Errc::kOutOfMemory) {
+      look_around();
+    }
     return id.error();
   }
   reserved_ += size;
   peak_reserved_ = std::max(peak_reserved_, reserved_);
   return PhysicalHandle{id.value(), size};
+}
+
+void PhysicalMemory::look_around() {
+  const Result<MemoryInfo> memory = driver_.memory_info(device_);
+  if (!memory.ok()) {
+    return;
+  }
+  const MemoryInfo& now = memory.value();
+  others_ = now.total - std::min(now.total, now.free + reserved_);
+  step_ = Bytes(now.total.count() / kLookShare);
+  next_look_ = reserved_ + step_;
 }
 
 void PhysicalMemory::release(PhysicalHandle handle) {
@@ -33,6 +56,7 @@ void PhysicalMemory::release(PhysicalHandle handle) {
     return;
   }
   reserved_ -= handle.size;
+  next_look_ = std::min(next_look_, reserved_ + step_);
 }
 
 void PhysicalMemory::release_spares() {

@@ -8,7 +8,7 @@
 // Threads: none; the device lock. Failure: create() is kLimit (ours) or kOutOfMemory (the driver's)
 // and changes nothing. release() cannot fail for the caller: a handle that the driver will not take
 // back is kept as a spare and handed out by the next create of its size.
-// Cost: one driver call each.
+// Cost: one driver call each; create() asks the driver now and then how much of the device others hold.
 #pragma once
 
 #include <vector>
@@ -48,15 +48,23 @@ class PhysicalMemory {
   [[nodiscard]] Bytes peak_reserved() const { return peak_reserved_; }
   void reset_peak() { peak_reserved_ = reserved_; }
   [[nodiscard]] Bytes granularity() const { return granularity_; }
+  // What others held of the device when the driver was last asked: at the first create, after every further
+  // 64th of the device, and when it had no more. For how to lay memory out; never a reason to refuse a request.
+  [[nodiscard]] Bytes others() const { return others_; }
   [[nodiscard]] Bytes spare_bytes() const;
 
  private:
+  void look_around();
+
   Driver& driver_;
   DeviceOrdinal device_;
   Bytes granularity_;
   Bytes limit_ = kNoLimit;
   Bytes reserved_;
   Bytes peak_reserved_;
+  Bytes others_;
+  Bytes next_look_;  // when this much is reserved
+  Bytes step_;       // from one look to the next
   std::vector<PhysicalHandle> spares_;
 };
 

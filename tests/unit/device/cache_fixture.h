@@ -1,7 +1,8 @@
 // CacheFixture: a device whose threads keep what they free, and a second thread that does what it is told.
 //
 // Owns: the second thread, besides what DeviceFixture does. Layer: tests. The device has far more memory than
-// what is left of it, so that caches are large (8 MiB a stream) and memory is short where a test wants it.
+// what can be had of it, and does not tell, so that caches are large (8 MiB a stream) and memory is short where a
+// test wants it.
 // Units: Bytes. Threads: a task of the other thread is over when other() returns. Failure: DeviceFixture's.
 #pragma once
 
@@ -69,6 +70,7 @@ class CacheFixture : public DeviceFixture {
   }
   void open(Bytes memory = 4 * kGiB, const Options& options = small_handles()) {
     start(kTotal, options);
+    recorder_->hide_others();
     sim_->set_memory_of_others(kDevice, kTotal - memory);
   }
   [[nodiscard]] DeviceStats stats() const { return allocator_->stats(); }

@@ -27,13 +27,23 @@ class RecordingDriver final : public Driver {
   // How often a handle was mapped that was mapped already, and at how many addresses one was at most.
   [[nodiscard]] std::uint64_t aliases() const { return aliases_; }
   [[nodiscard]] std::uint64_t most_mappings() const { return most_mappings_; }
+  [[nodiscard]] std::uint64_t memory_questions() const { return memory_questions_; }
   [[nodiscard]] VirtAddr last_unmapped() const { return last_unmapped_; }
   [[nodiscard]] std::size_t mappings() const { return mapped_.size(); }
 
   [[nodiscard]] std::string name() const override { return target_.name(); }
   Result<int> device_count() override { return target_.device_count(); }
   Result<DeviceInfo> device_info(DeviceOrdinal d) override { return target_.device_info(d); }
-  Result<MemoryInfo> memory_info(DeviceOrdinal d) override { return target_.memory_info(d); }
+  Result<MemoryInfo> memory_info(DeviceOrdinal d) override {
+    ++memory_questions_;  // not written down: they change nothing
+    Result<MemoryInfo> info = target_.memory_info(d);
+    if (info.ok() && others_hidden_) {
+      info = MemoryInfo{info.value().total - target_.physical_in_use(d), info.value().total};
+    }
+    return info;
+  }
+  // A driver that does not tell what others hold, as under a quota: memory ends without a warning.
+  void hide_others() { others_hidden_ = true; }
   Result<HandleId> create(DeviceOrdinal d, Bytes size) override {
     note("create", size);
     return target_.create(d, size);
@@ -134,6 +144,8 @@ class RecordingDriver final : public Driver {
   std::map<std::uint64_t, std::uint64_t> mapped_;    // address -> handle
   std::map<std::uint64_t, std::uint64_t> mappings_;  // handle -> how many
   VirtAddr last_unmapped_;
+  std::uint64_t memory_questions_ = 0;
+  bool others_hidden_ = false;
   std::uint64_t aliases_ = 0;
   std::uint64_t most_mappings_ = 0;
 };
