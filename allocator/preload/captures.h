@@ -12,6 +12,8 @@
 namespace nofrag::preload {
 
 [[nodiscard]] bool any_capture();
+// The device's primary context ends, and with it what was captured on its streams.
+void forget_captures(int device);
 // Of one stream. A stream that cannot be asked counts as captured: the driver knows better than we.
 [[nodiscard]] bool is_capturing(CUstream stream);
 

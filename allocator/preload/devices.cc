@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 
+#include "preload/captures.h"
+#include "preload/exports.h"
+#include "preload/memory.h"
 #include "preload/mode.h"
 
 namespace nofrag::preload {
@@ -213,9 +216,11 @@ void drop_device(int device) {
   if (!in_range(device)) {
     return;
   }
-  const std::unique_lock alone(the_gate);
   Seat& here = seat(device);
   const CUstream courier = here.courier.exchange(nullptr);
+  forget_captures(device);
+  forget_aside(device);
+  forget_exports(device);
   Process::instance().drop_device(device);
   if (courier != nullptr) {
     real().stream_destroy(courier);

@@ -5,7 +5,10 @@
 // handed out when the courier has nothing to wait for. Layer: preload.
 // We serve memory of primary contexts (the CUDA runtime's). Others (cuCtxCreate, green contexts) have the
 // driver's memory, which dies with them.
-// Threads: any. Serving holds the gate shared; dropping a device (reset, last release) holds it alone.
+// Threads: any. Whatever touches a device's allocator holds the gate shared, and so does whatever makes one or
+// holds the context for the program; a context that ends (reset, last release) is counted down, dropped and
+// given to the driver with the gate held alone. Shared holds nest: they must not wait for who waits for the
+// gate alone (glibc's rwlock prefers readers, which is what std::shared_mutex is made of here).
 // Failure: a device that cannot be served is passed on to the driver from then on, said once.
 // Cost: which device: the driver's answer which context is current, and a compare.
 #pragma once
@@ -49,7 +52,7 @@ struct Seat {
 // Contexts were made or destroyed: what threads remember of them is void.
 void forget_contexts();
 
-// Finds out, at first, how memory of the device is to be served.
+// Finds out, at first, how memory of the device is to be served. pre: the gate is held.
 [[nodiscard]] Service service_of(int device);
 // From now on the driver serves what is new on this device.
 void pass_on(int device);
@@ -58,14 +61,15 @@ void pass_on(int device);
 [[nodiscard]] bool is_courier(int device, CUstream stream);
 
 // The allocator whose addresses these are, in every phase of the process; null: not ours.
+// pre: the gate is held.
 [[nodiscard]] DeviceAllocator* owner_of(CUdeviceptr pointer);
 
 // Waits for all work of the device's primary context.
 [[nodiscard]] CUresult wait_for_device(int device);
 
-// Shared: while memory is served. Alone: while a device is dropped.
+// Shared: while memory is served. Alone: while a context ends.
 [[nodiscard]] std::shared_mutex& gate();
-// The primary context is about to be destroyed: its blocks are no more.
+// The primary context is about to be destroyed: its blocks are no more. pre: the gate is held alone.
 void drop_device(int device);
 
 // Non-blocking streams, which no wait on the legacy stream covers; for frees that do not wait.

@@ -17,6 +17,10 @@ namespace nofrag::preload {
 // The block at `base` is about to be freed: its pin and its handle end.
 void note_free(CUdeviceptr base);
 
+// The device's blocks are about to go, and their addresses to others: their handles end. pre: the gate is held
+// alone (devices.h).
+void forget_exports(int device);
+
 struct ImportedRange {
   CUdeviceptr base = 0;
   std::uint64_t size = 0;

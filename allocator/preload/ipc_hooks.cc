@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <numeric>
 #include <shared_mutex>
 
 #include <nofrag/nofrag.h>
 
+#include "preload/captures.h"
 #include "preload/devices.h"
 #include "preload/entries.h"
 #include "preload/exports.h"
@@ -143,8 +145,12 @@ CUresult export_block(const OwnBlock& block, CUipcMemHandle* handle) {
 
 // The memory that holds `pointer` becomes known outside in a way we cannot see the end of before its free.
 void pin_for_others(CUdeviceptr pointer) {
-  const OwnBlock block = own_block(pointer);
-  if (is_live_block(block) && acting()) {
+  if (!acting()) {
+    return;
+  }
+  const std::shared_lock gate_lock(gate());
+  const OwnBlock block = own_block_at_gate(pointer);
+  if (is_live_block(block)) {
     const std::lock_guard lock(exports_mutex);
     pinned_export(block.base);
   }
@@ -166,13 +172,18 @@ std::mutex imports_mutex;
 std::vector<Import>* imported;  // Sync: imports_mutex; leaked
 std::atomic<std::size_t> imported_count;
 
-void unmap(Import& import) {
-  CUdeviceptr at = import.range;
-  for (const std::uint64_t part : import.parts) {
-    real().unmap(at, part);
-    at += part;
+// From the end, so that what failed can be gone on with.
+CUresult unmap(Import& import) {
+  CUdeviceptr end = std::accumulate(import.parts.begin(), import.parts.end(), import.range);
+  while (!import.parts.empty()) {
+    const std::uint64_t part = import.parts.back();
+    if (const CUresult result = real().unmap(end - part, part); result != CUDA_SUCCESS) {
+      return result;
+    }
+    end -= part;
+    import.parts.pop_back();
   }
-  real().free_addresses(import.range, import.range_size);
+  return real().free_addresses(import.range, import.range_size);
 }
 
 CUresult map_parts(const ExportedBlock& block, Import* import) {
@@ -207,7 +218,7 @@ CUresult map_parts(const ExportedBlock& block, Import* import) {
     result = real().set_access(import->range, import->range_size, &access, 1);
   }
   if (result != CUDA_SUCCESS) {
-    unmap(*import);
+    static_cast<void>(unmap(*import));  // what cannot be unmapped is left to the driver
   }
   return result;
 }
@@ -253,6 +264,44 @@ CUresult open_import(const HandleText& text, CUdeviceptr* pointer) {
   return CUDA_SUCCESS;
 }
 
+std::vector<Import>::iterator find_import(CUdeviceptr base) {
+  return std::find_if(
+      imported->begin(), imported->end(), [&](const Import& i) { return i.base == base; });
+}
+
+// The import's device if this was its last use, which stays counted until close_last_use; else -1.
+int close_one_use(CUdeviceptr base) {
+  const std::lock_guard lock(imports_mutex);
+  const auto found = find_import(base);
+  if (found == imported->end()) {
+    return -1;  // another thread closed it: one use, two closings
+  }
+  if (found->uses > 1) {
+    --found->uses;
+    return -1;
+  }
+  return found->device;
+}
+
+// pre: all work that may use it is done.
+CUresult close_last_use(CUdeviceptr base) {
+  const std::lock_guard lock(imports_mutex);
+  const auto found = find_import(base);
+  if (found == imported->end()) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (found->uses > 1) {
+    --found->uses;  // opened again meanwhile
+    return CUDA_SUCCESS;
+  }
+  if (const CUresult result = unmap(*found); result != CUDA_SUCCESS) {
+    return result;
+  }
+  imported->erase(found);
+  imported_count.store(imported->size(), std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
 CUresult open_handle(Entry entry,
                      CUdeviceptr* pointer,
                      const CUipcMemHandle& handle,
@@ -283,6 +332,22 @@ void note_free(CUdeviceptr base) {
   }
 }
 
+void forget_exports(int device) {
+  if (exported_count.load(std::memory_order_acquire) == 0) {
+    return;
+  }
+  const std::lock_guard lock(exports_mutex);
+  std::erase_if(*exported, [&](const Export& known) {
+    const DeviceAllocator* const owner = owner_of(known.base);
+    const bool ends = owner == nullptr || owner->device().value() == device;
+    if (ends && known.id != 0) {
+      withdraw_export(known.id);
+    }
+    return ends;
+  });
+  exported_count.store(exported->size(), std::memory_order_release);
+}
+
 ImportedRange imported_range(CUdeviceptr pointer) {
   if (imported_count.load(std::memory_order_acquire) == 0 || Process::instance().forked()) {
     return {};
@@ -297,8 +362,12 @@ ImportedRange imported_range(CUdeviceptr pointer) {
 }
 
 CUresult hook_cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
-  const OwnBlock block = own_block(pointer);
-  if (!block.ours || handle == nullptr || !acting()) {
+  if (handle == nullptr || !acting()) {
+    return call_real(Entry::k_cuIpcGetMemHandle, handle, pointer);
+  }
+  const std::shared_lock lock(gate());
+  const OwnBlock block = own_block_at_gate(pointer);
+  if (!block.ours) {
     return call_real(Entry::k_cuIpcGetMemHandle, handle, pointer);
   }
   // Stream-ordered memory has no such handles with the driver either.
@@ -322,26 +391,18 @@ CUresult hook_cuIpcCloseMemHandle(CUdeviceptr pointer) {
   if (range.size == 0 || range.base != pointer) {
     return call_real(Entry::k_cuIpcCloseMemHandle, pointer);
   }
-  const InsideNofrag inside;
-  Import closed;
-  {
-    const std::lock_guard lock(imports_mutex);
-    const auto found = std::find_if(
-        imported->begin(), imported->end(), [&](const Import& i) { return i.base == pointer; });
-    if (found == imported->end()) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (--found->uses > 0) {
-      return CUDA_SUCCESS;
-    }
-    closed = std::move(*found);
-    imported->erase(found);
-    imported_count.store(imported->size(), std::memory_order_release);
+  if (any_capture()) {
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // closing waits, which a capture does not survive
   }
-  // Unmapping does not wait for kernels; closing does.
-  const CUresult waited = wait_for_device(closed.device);
-  unmap(closed);
-  return waited;
+  const InsideNofrag inside;
+  const int device = close_one_use(pointer);
+  if (device < 0) {
+    return CUDA_SUCCESS;
+  }
+  // Unmapping does not wait for kernels; closing does. Until all is done the import stays in the list, so
+  // that what fails can be asked for again.
+  const CUresult waited = wait_for_device(device);
+  return waited == CUDA_SUCCESS ? close_last_use(pointer) : waited;
 }
 
 CUresult hook_cuMemRetainAllocationHandle(unsigned long long* handle, void* address) {

@@ -1,8 +1,9 @@
 // Memory: a pointer that the program was given, as nofrag knows it.
 //
 // Owns: nothing. Layer: preload. Units: bytes as the program asked for them. Threads: any; what is found may
-// be freed by another thread at any time, as with the driver. Failure: a pointer that is not ours says so.
-// Cost: own_block takes the device's lock.
+// be freed by another thread at any time, as with the driver. A device's allocator can go with its context, so
+// looking a pointer up holds the gate (devices.h). Failure: a pointer that is not ours says so.
+// Cost: own_block takes the gate and the device's lock.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +24,14 @@ struct OwnBlock {
 };
 
 [[nodiscard]] OwnBlock own_block(CUdeviceptr pointer);
+// The same for who holds the gate already.
+[[nodiscard]] OwnBlock own_block_at_gate(CUdeviceptr pointer);
 // False also for what was freed while something was captured, and is kept aside.
 [[nodiscard]] bool is_live_block(const OwnBlock& block);
+
+// The device's blocks are about to go, and their addresses to others: none of them is kept aside any more.
+// pre: the gate is held alone.
+void forget_aside(int device);
 
 [[nodiscard]] inline void* to_address(CUdeviceptr pointer) {
   return VirtAddr(std::uint64_t{pointer}).pointer();

@@ -51,13 +51,32 @@ void take_from_aside() {
     taken.swap(*aside);
     aside_count.store(0, std::memory_order_release);
   }
+  const std::shared_lock lock(gate());
   for (const CUdeviceptr pointer : taken) {
-    const OwnBlock block = own_block(pointer);
-    if (block.live && wait_for_device(block.device) == CUDA_SUCCESS) {
-      nofrag_free(to_address(pointer));
+    // Not live: its device was dropped meanwhile, and the block with it.
+    const OwnBlock block = own_block_at_gate(pointer);
+    if (block.live && (wait_for_device(block.device) != CUDA_SUCCESS ||
+                       nofrag_free(to_address(pointer)) != NOFRAG_OK)) {
+      put_aside(pointer);  // another time
     }
   }
 }
+
+}  // namespace
+
+void forget_aside(int device) {
+  if (aside_count.load(std::memory_order_acquire) == 0) {
+    return;
+  }
+  const std::lock_guard lock(aside_mutex);
+  std::erase_if(*aside, [&](CUdeviceptr pointer) {
+    const DeviceAllocator* const owner = owner_of(pointer);
+    return owner == nullptr || owner->device().value() == device;
+  });
+  aside_count.store(aside->size(), std::memory_order_release);
+}
+
+namespace {
 
 // ---- allocation
 
@@ -113,8 +132,14 @@ CUresult take_for_all(int device, size_t size, CUdeviceptr* pointer, bool* passe
   return CUDA_SUCCESS;
 }
 
+// pre: the gate is held.
 bool may_serve(int device) {
   return device >= 0 && acting() && !InsideNofrag::here() && service_of(device) == Service::kVmm;
+}
+
+bool serves(int device) {
+  const std::shared_lock lock(gate());
+  return may_serve(device);
 }
 
 // False: the driver is to serve it.
@@ -122,13 +147,13 @@ bool alloc_here(CUdeviceptr* pointer, size_t size, CUresult* result) {
   if (pointer == nullptr || size == 0 || InsideNofrag::here() || !acting()) {
     return false;
   }
+  const std::shared_lock lock(gate());
   const int device = current_device();
   // While something is captured, the driver's rules on what is legal hold, and what it gives stays.
   if (!may_serve(device) || any_capture()) {
     return false;
   }
   take_from_aside();
-  const std::shared_lock lock(gate());
   bool passed_on = false;
   *result = take_for_all(device, size, pointer, &passed_on);
   return !passed_on;
@@ -139,6 +164,7 @@ bool alloc_async_here(
   if (pointer == nullptr || size == 0 || InsideNofrag::here() || !acting()) {
     return false;
   }
+  const std::shared_lock lock(gate());
   const int device = device_of_stream(stream);
   if (!may_serve(device) || any_capture() || is_capturing(stream)) {
     return false;
@@ -149,7 +175,6 @@ bool alloc_async_here(
     return false;
   }
   take_from_aside();
-  const std::shared_lock lock(gate());
   const Served served = take(device, size, stream, pointer);
   if (served == Served::kYes) {
     note_async(device, static_cast<std::int64_t>(size));
@@ -210,10 +235,22 @@ std::uint64_t learn_pitch() {
 
 // ---- free
 
+// pre: nothing more is to be waited for. Of two threads that free the same block one is told so.
+CUresult give_back(const OwnBlock& block) {
+  note_free(block.base);
+  if (nofrag_free(to_address(block.base)) != NOFRAG_OK) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (block.async) {
+    note_async(block.device, -static_cast<std::int64_t>(block.size));
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult free_waiting(const OwnBlock& block, CUdeviceptr pointer) {
   if (options().preload_free_waits) {
     if (const CUresult waited = wait_for_device(block.device); waited != CUDA_SUCCESS) {
-      return waited;
+      return waited;  // the block is still the program's, with all that is known of it
     }
   } else {
     // The legacy stream's event covers all streams that it synchronizes with; the others are named.
@@ -222,7 +259,7 @@ CUresult free_waiting(const OwnBlock& block, CUdeviceptr pointer) {
       nofrag_record_stream(to_address(pointer), stream);
     }
   }
-  return nofrag_free(to_address(pointer)) == NOFRAG_OK ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return give_back(block);
 }
 
 // Would the driver let this thread free memory now, while something is captured?
@@ -236,7 +273,12 @@ CUresult may_free_now() {
 }
 
 CUresult free_async(Entry entry, CUdeviceptr pointer, CUstream given, CUstream stream) {
-  if (owner_of(pointer) == nullptr || Process::instance().forked()) {
+  if (Process::instance().forked()) {
+    return call_real(entry, pointer, given);  // its locks may be held by threads that are not there
+  }
+  std::shared_lock lock(gate());
+  if (owner_of(pointer) == nullptr) {
+    lock.unlock();
     return call_real(entry, pointer, given);
   }
   if (Process::instance().exiting()) {
@@ -247,20 +289,16 @@ CUresult free_async(Entry entry, CUdeviceptr pointer, CUstream given, CUstream s
     return call_real(entry, pointer, given);
   }
   const InsideNofrag inside;
-  const std::shared_lock lock(gate());
-  const OwnBlock block = own_block(pointer);
+  const OwnBlock block = own_block_at_gate(pointer);
   if (!block.live || block.base != pointer || is_aside(pointer)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  note_free(pointer);
-  if (block.async) {
-    note_async(block.device, -static_cast<std::int64_t>(block.size));
-  }
+  // The per-thread default stream is one name for a stream in each thread: the owner's may be another.
   const CUstream user = stream == legacy_stream() ? nullptr : stream;
-  if (block.stream != user) {
+  if (block.stream != user || user == per_thread_stream()) {
     nofrag_record_stream(to_address(pointer), stream);
   }
-  return nofrag_free(to_address(pointer)) == NOFRAG_OK ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return give_back(block);
 }
 
 }  // namespace
@@ -270,8 +308,8 @@ bool give_idle_memory_back() {
     return false;
   }
   const InsideNofrag inside;
-  take_from_aside();
   const std::shared_lock lock(gate());
+  take_from_aside();
   std::uint64_t given = 0;
   for (int i = 0; i < Process::kMostDevices; ++i) {
     if (DeviceAllocator* const device = Process::instance().used_device(i); device != nullptr) {
@@ -282,9 +320,16 @@ bool give_idle_memory_back() {
 }
 
 OwnBlock own_block(CUdeviceptr pointer) {
+  if (Process::instance().forked()) {
+    return {};  // locks may be held by threads that are not there
+  }
+  const std::shared_lock lock(gate());
+  return own_block_at_gate(pointer);
+}
+
+OwnBlock own_block_at_gate(CUdeviceptr pointer) {
   OwnBlock block;
-  // After a fork, locks may be held by threads that are not there.
-  const DeviceAllocator* const owner = Process::instance().forked() ? nullptr : owner_of(pointer);
+  const DeviceAllocator* const owner = owner_of(pointer);
   if (owner == nullptr) {
     return block;
   }
@@ -325,8 +370,9 @@ CUresult hook_cuMemAllocPitch_v2(
       !acting()) {
     return pass_on();
   }
+  // Passing on may take long: without the gate.
   const int device = current_device();
-  if (!may_serve(device) || any_capture()) {
+  if (!serves(device) || any_capture()) {
     return pass_on();
   }
   std::uint64_t unit = seat(device).pitch.load(std::memory_order_relaxed);
@@ -351,7 +397,12 @@ CUresult hook_cuMemAllocPitch_v2(
 }
 
 CUresult hook_cuMemFree_v2(CUdeviceptr pointer) {
-  if (pointer == 0 || owner_of(pointer) == nullptr || Process::instance().forked()) {
+  if (pointer == 0 || Process::instance().forked()) {
+    return call_real(Entry::k_cuMemFree_v2, pointer);
+  }
+  std::shared_lock lock(gate());
+  if (owner_of(pointer) == nullptr) {
+    lock.unlock();
     return imported_range(pointer).size != 0 ? CUDA_ERROR_INVALID_VALUE
                                              : call_real(Entry::k_cuMemFree_v2, pointer);
   }
@@ -364,26 +415,22 @@ CUresult hook_cuMemFree_v2(CUdeviceptr pointer) {
   }
   const InsideNofrag inside;
   take_from_aside();
-  const std::shared_lock lock(gate());
-  const OwnBlock block = own_block(pointer);
+  const OwnBlock block = own_block_at_gate(pointer);
   if (!block.live || block.base != pointer || is_aside(pointer)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const bool captures = any_capture();
-  if (captures) {
-    if (const CUresult legal = may_free_now(); legal != CUDA_SUCCESS) {
-      return legal;
-    }
+  if (!any_capture()) {
+    return free_waiting(block, pointer);
+  }
+  if (const CUresult legal = may_free_now(); legal != CUDA_SUCCESS) {
+    return legal;
   }
   note_free(pointer);
   if (block.async) {
     note_async(block.device, -static_cast<std::int64_t>(block.size));
   }
-  if (captures) {
-    put_aside(pointer);
-    return CUDA_SUCCESS;
-  }
-  return free_waiting(block, pointer);
+  put_aside(pointer);
+  return CUDA_SUCCESS;
 }
 
 CUresult hook_cuMemAllocAsync(CUdeviceptr* pointer, size_t size, CUstream stream) {

@@ -32,17 +32,19 @@ bool served(int device) {
 struct Capture {
   CUstream stream;
   pthread_t thread;  // that began it: the per-thread default stream is another one in each
+  int device;        // whose context it dies with; -1: not one of ours
 };
 std::mutex captures_mutex;
 std::vector<Capture>* captures;  // Sync: captures_mutex; leaked
 std::atomic<std::size_t> capture_count;
 
 void capture_begun(CUstream stream) {
+  const int device = current_device();
   const std::lock_guard lock(captures_mutex);
   if (captures == nullptr) {
     captures = new std::vector<Capture>;
   }
-  captures->push_back({stream, pthread_self()});
+  captures->push_back({stream, pthread_self(), device});
   capture_count.store(captures->size(), std::memory_order_release);
 }
 
@@ -82,8 +84,12 @@ bool may_drop(CUdevice device) {
   return acting() && known_device(device) && !Process::instance().exiting();
 }
 
+// The gate stays closed until the driver has ended the context: a thread that came between would make a new
+// allocator in a context about to die, or take hold of one whose blocks are gone.
 CUresult reset(Entry entry, CUdevice device) {
+  std::unique_lock alone(gate(), std::defer_lock);
   if (may_drop(device)) {
+    alone.lock();
     // The driver would wait, too, and memory that work still uses cannot go.
     drop_device(device);
   }
@@ -93,10 +99,13 @@ CUresult reset(Entry entry, CUdevice device) {
 }
 
 CUresult release(Entry entry, CUdevice device) {
+  std::unique_lock alone(gate(), std::defer_lock);
   if (may_drop(device)) {
-    std::atomic<int>& retained = seat(device).retained;
-    int count = retained.load();
-    while (count > 0 && !retained.compare_exchange_weak(count, count - 1)) {
+    alone.lock();
+    Seat& here = seat(device);
+    const int count = here.retained.load();
+    if (count > 0) {
+      here.retained.store(count - 1);
     }
     if (count == 1) {
       drop_device(device);  // nofrag's own hold on the context ends with the program's last
@@ -127,6 +136,14 @@ bool any_capture() {
   });
   capture_count.store(captures->size(), std::memory_order_release);
   return !captures->empty();
+}
+
+void forget_captures(int device) {
+  const std::lock_guard lock(captures_mutex);
+  if (captures != nullptr) {
+    std::erase_if(*captures, [&](const Capture& capture) { return capture.device == device; });
+    capture_count.store(captures->size(), std::memory_order_release);
+  }
 }
 
 CUresult hook_cuStreamBeginCapture(CUstream stream) {
@@ -238,10 +255,17 @@ CUresult hook_cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 }
 
 CUresult hook_cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  std::shared_lock lock(gate(), std::defer_lock);
+  const bool counted = acting() && known_device(device);
+  if (counted) {
+    // Counted before the driver holds it: another thread's last release then no longer is the last.
+    lock.lock();
+    seat(device).retained.fetch_add(1);
+  }
   const CUresult result =
       Retry<CUcontext*, CUdevice>::call<Entry::k_cuDevicePrimaryCtxRetain>(context, device);
-  if (result == CUDA_SUCCESS && acting() && known_device(device)) {
-    seat(device).retained.fetch_add(1);
+  if (counted && result != CUDA_SUCCESS) {
+    seat(device).retained.fetch_sub(1);
   }
   return result;
 }

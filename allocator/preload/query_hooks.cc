@@ -73,12 +73,12 @@ CUresult hook_cuMemGetInfo_v2(size_t* free, size_t* total) {
       device >= Process::kMostDevices) {
     return result;
   }
+  const std::shared_lock lock(gate());
   // Where the driver serves alone, its own count holds, and no limit of ours.
   if (current_device() == device && service_of(device) == Service::kNative) {
     return result;
   }
   const InsideNofrag inside;
-  const std::shared_lock lock(gate());
   // What one request can surely have beside what the driver still has: whole idle handles, the free ends
   // of two others, and what threads keep, which comes back before anything is refused.
   std::uint64_t idle = 0;

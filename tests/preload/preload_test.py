@@ -130,7 +130,8 @@ class Semantics(unittest.TestCase):
             lines = dict(line.rsplit(": ", 1) for line in result.stdout.splitlines())
             self.assertEqual(lines["open one's own"], "201")
             self.assertEqual(lines["child: read"], "0")
-            for finding in ("same", "child: same place", "child: base", "child: size", "child: close a third time",
+            for finding in ("same", "child: same place", "child: base", "child: size",
+                            "child: refused closings keep it", "child: close a third time",
                             "child: open what was freed", "child: open nonsense", "handle of what was freed"):
                 self.assertEqual(lines[finding], "1", finding)
             self.assertEqual(re.findall(r"^child: byte: (\d+)$", result.stdout, re.MULTILINE), ["42", "42"])
@@ -159,6 +160,8 @@ class Checks(unittest.TestCase):
         self.check("free-waits")
         self.check("free-does-not-wait", conf="preload_free_waits:false")
         self.check("memory-is-ready", conf="limit:64MiB")
+        for name in ("per-thread-streams", "failed-frees", "set-aside"):
+            self.check(name)
 
     def test_memory_for_others(self):
         self.check("retries")
@@ -170,6 +173,11 @@ class Checks(unittest.TestCase):
 
     def test_streams(self):
         self.check("stream-ends")
+
+    def test_contexts_end(self):
+        self.check("reset-forgets")
+        for _ in range(4):  # a race, if there is one
+            self.check("contexts-end")
 
     def test_exports_pin(self):
         self.check("exports-pin")

@@ -108,6 +108,108 @@ void free_waits() {
   EXPECT(calls("cuCtxSynchronize") == before + 1);
 }
 
+// The per-thread default stream has one name and is another stream in every thread: memory of one thread's, freed
+// on another's, waits for both.
+void per_thread_streams() {
+  CUdeviceptr p = 0;
+  std::thread([&] {
+    EXPECT(cu.set_current(context) == CUDA_SUCCESS);
+    EXPECT(cu.alloc_async_ptsz(&p, kMib, nullptr) == CUDA_SUCCESS);
+  }).join();
+  const unsigned long events = calls("cuEventRecord");
+  EXPECT(cu.free_async_ptsz(p, nullptr) == CUDA_SUCCESS);
+  EXPECT(calls("cuEventRecord") > events);
+}
+
+// A free that fails leaves the block as it was: live, shared, counted.
+void failed_frees_change_nothing() {
+  CUmemoryPool pool = nullptr;
+  unsigned long long used = 0;
+  EXPECT(cu.default_pool(&pool, 0) == CUDA_SUCCESS);
+  const CUdeviceptr p = take(3 * kMib);
+  CUdeviceptr q = 0;
+  EXPECT(cu.alloc_async(&q, 3 * kMib, nullptr) == CUDA_SUCCESS);
+  CUipcMemHandle before;
+  CUipcMemHandle after;
+  EXPECT(cu.ipc_get(&before, p) == CUDA_SUCCESS);
+  for (const CUdeviceptr block : {p, q}) {
+    fail("cuCtxSynchronize", 700);
+    EXPECT(cu.free(block) == 700 && is_ours(block));
+  }
+  EXPECT(cu.ipc_get(&after, p) == CUDA_SUCCESS && std::memcmp(&before, &after, sizeof after) == 0);
+  EXPECT(cu.pool_get(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) == CUDA_SUCCESS &&
+         used == 3 * kMib);
+  EXPECT(cu.free(p) == CUDA_SUCCESS && cu.free(q) == CUDA_SUCCESS && !is_ours(p) && !is_ours(q));
+}
+
+// What was freed during a capture and could not be freed after it either is tried again.
+void set_aside_until_it_goes() {
+  CUstream stream = nullptr;
+  CUgraph graph = nullptr;
+  EXPECT(cu.stream_create(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  const CUdeviceptr p = take(100 * kMib);
+  EXPECT(cu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  EXPECT(cu.free(p) == CUDA_SUCCESS && is_ours(p));
+  EXPECT(cu.free(p) == CUDA_ERROR_INVALID_VALUE);
+  EXPECT(cu.end_capture(stream, &graph) == CUDA_SUCCESS);
+  fail("cuCtxSynchronize", 700);
+  CUdeviceptr q = take(kMib);
+  EXPECT(is_ours(p) && cu.free(p) == CUDA_ERROR_INVALID_VALUE);
+  EXPECT(!is_ours(p) && cu.free(q) == CUDA_SUCCESS);
+}
+
+// A context that ends takes with it what was captured in it, shared from it and set aside.
+void reset_forgets() {
+  CUstream stream = nullptr;
+  CUipcMemHandle first;
+  CUipcMemHandle second;
+  EXPECT(cu.stream_create(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  const CUdeviceptr aside = take(3 * kMib);
+  const CUdeviceptr shared = take(3 * kMib);
+  EXPECT(cu.ipc_get(&first, shared) == CUDA_SUCCESS);
+  EXPECT(cu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  EXPECT(cu.free(aside) == CUDA_SUCCESS);
+  EXPECT(cu.reset(0) == CUDA_SUCCESS && cu.retain(&context, 0) == CUDA_SUCCESS);
+  EXPECT(cu.set_current(context) == CUDA_SUCCESS);
+  for (int i = 0; i < 2; ++i) {
+    const CUdeviceptr p = take(3 * kMib);
+    EXPECT(is_ours(p) && cu.ipc_get(&second, p) == CUDA_SUCCESS);
+    EXPECT(std::memcmp(&first, &second, sizeof first) != 0);
+  }
+}
+
+// Contexts that end and begin again while other threads look pointers up, allocate and free.
+void contexts_end_beside_others() {
+  std::atomic<bool> over{false};
+  std::vector<std::thread> workers;
+  for (int t = 0; t < 4; ++t) {
+    workers.emplace_back([&] {
+      std::size_t size = 0;
+      CUdeviceptr p = 0;
+      while (!over) {
+        // Each holds the context while it works in it, and asks of a pointer that may be gone when it does not.
+        CUcontext mine = nullptr;
+        EXPECT(cu.range(&p, &size, p) != CUDA_ERROR_OUT_OF_MEMORY);
+        EXPECT(cu.retain(&mine, 0) == CUDA_SUCCESS && cu.set_current(mine) == CUDA_SUCCESS);
+        p = take(64 * 1024);
+        EXPECT(cu.range(nullptr, &size, p) == CUDA_SUCCESS && size == 64 * 1024);
+        EXPECT(cu.free(p) == CUDA_SUCCESS);
+        EXPECT(cu.release(0) == CUDA_SUCCESS);
+      }
+    });
+  }
+  EXPECT(cu.release(0) == CUDA_SUCCESS);
+  for (int i = 0; i < 300; ++i) {
+    EXPECT(cu.retain(&context, 0) == CUDA_SUCCESS && cu.set_current(context) == CUDA_SUCCESS);
+    EXPECT(cu.free(take(kMib)) == CUDA_SUCCESS);
+    EXPECT(cu.release(0) == CUDA_SUCCESS);
+  }
+  over = true;
+  for (std::thread& worker : workers) {
+    worker.join();
+  }
+}
+
 void free_does_not_wait() {
   CUstream stream = nullptr;
   EXPECT(cu.stream_create(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
@@ -433,6 +535,11 @@ const std::map<std::string, void (*)()> kChecks = {{"owned", owned},
                                                    {"passed-on", passed_on},
                                                    {"free-waits", free_waits},
                                                    {"free-does-not-wait", free_does_not_wait},
+                                                   {"per-thread-streams", per_thread_streams},
+                                                   {"failed-frees", failed_frees_change_nothing},
+                                                   {"set-aside", set_aside_until_it_goes},
+                                                   {"reset-forgets", reset_forgets},
+                                                   {"contexts-end", contexts_end_beside_others},
                                                    {"memory-is-ready", memory_is_ready},
                                                    {"retries", retries},
                                                    {"no-retry-in-capture", no_retry_in_capture},

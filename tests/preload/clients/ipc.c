@@ -4,6 +4,7 @@
  * block, fills them, and sends the handle through a pipe; the child opens it twice, reads it, asks about it and
  * closes it. One line a finding, from both, in a fixed order. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,26 @@ static void must_move(ssize_t moved, size_t size) {
   }
 }
 
+/* While something is captured, and when the wait fails (the fake driver's only): both leave it open. */
+static int refused_closings(CUdeviceptr pointer) {
+  CUstream stream = NULL;
+  CUgraph graph = NULL;
+  if (cu.stream_create(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS ||
+      cu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED) != CUDA_SUCCESS) {
+    return 0;
+  }
+  const int in_capture = cu.ipc_close(pointer) != CUDA_SUCCESS;
+  if (cu.end_capture(stream, &graph) != CUDA_SUCCESS) {
+    return 0;
+  }
+  void (*fail)(const char*, unsigned long, int) = NULL;
+  *(void**)&fail = dlsym(RTLD_DEFAULT, "fake_cuda_fail");
+  if (fail != NULL) {
+    fail("cuCtxSynchronize", 1, CUDA_ERROR_LAUNCH_FAILED);
+  }
+  return in_capture && (fail == NULL || cu.ipc_close(pointer) == CUDA_ERROR_LAUNCH_FAILED);
+}
+
 static int child(const char* way, size_t size, int from, int to) {
   CUipcMemHandle handle;
   CUdeviceptr first = 0;
@@ -57,6 +78,8 @@ static int child(const char* way, size_t size, int from, int to) {
   line("child: byte", byte);
   line("child: free", cu.free(first));
   line("child: close", cu.ipc_close(first));
+  line("child: read", cu.read(&byte, first, 1));
+  line("child: refused closings keep it", refused_closings(first));
   line("child: read", cu.read(&byte, first, 1));
   line("child: close", cu.ipc_close(first));
   line("child: close a third time", cu.ipc_close(first) != CUDA_SUCCESS);
