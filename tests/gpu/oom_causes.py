@@ -16,13 +16,11 @@ import pathlib
 import subprocess
 import sys
 import time
-import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77
 GIB, MIB = 1 << 30, 1 << 20
 LIMIT_GIB = 4
-PORT = 9417
 
 
 class Headroom(C.Structure):
@@ -124,7 +122,7 @@ def agents(job):
             time.sleep(0.01)
 
 
-def train(job, keep, steps, pause=0.02):
+def train(job, keep, steps):
     torch = job.torch
     layers = linears(job, 8, 2048)
     optimizer = torch.optim.SGD([layer.weight for layer in layers], lr=1e-4)
@@ -141,7 +139,7 @@ def train(job, keep, steps, pause=0.02):
         if keep:
             kept.append(x.detach())
         job.turn()
-        time.sleep(pause)
+        time.sleep(0.02)
 
 
 def leak(job):
@@ -167,17 +165,6 @@ def six_gib(job):
         blocks.append(job.torch.empty(128 * MIB, dtype=job.torch.uint8, device="cuda"))
 
 
-def scrape(job):
-    """A training loop that is scraped every second: how much of the time does the observer take?"""
-    train(job, False, 400, pause=0)
-    for task in pathlib.Path("/proc/self/task").iterdir():
-        fields = (task / "stat").read_text().rsplit(")", 1)
-        if "nofrag-observer" in fields[0]:
-            ticks = sum(int(n) for n in fields[1].split()[11:13])
-            return {"observer_seconds": ticks / os.sysconf("SC_CLK_TCK"), "wall_seconds": time.monotonic() - job.started}
-    return {"problem": "no observer thread"}
-
-
 # name: (scenario, allocator, cause that must be named; None: must complete)
 CASES = {
     "model_too_large": (model_too_large, "nofrag", "model_too_large"),
@@ -189,7 +176,6 @@ CASES = {
     "fragmentation_nofrag": (fragmentation, "nofrag", None),
     "second_process": (six_gib, "nofrag", "other_process"),
     "steady": (steady, "nofrag", None),
-    "scraped": (scrape, "nofrag", None),
 }
 
 
@@ -228,31 +214,16 @@ def run_case(name, args):
     environment.pop("PYTORCH_CUDA_ALLOC_CONF", None)
     if allocator == "nofrag" and name != "second_process":
         environment["NOFRAG_CONF"] = f"limit:{LIMIT_GIB}GiB"
-    if name == "scraped":
-        environment["NOFRAG_METRICS"] = str(PORT)
     holder = None
     if name == "second_process":
         holder = start("--hold")
         assert holder.stdout.readline().startswith("HOLDS")
     job = start("--child", name, env=environment)
-    scrapes = 0
-    while job.poll() is None:
-        if name == "scraped":
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=2) as page:
-                    scrapes += b"nofrag_live_bytes{" in page.read()
-            except OSError:
-                pass
-            time.sleep(1)
-        else:
-            break
     output, _ = job.communicate(timeout=300)
     if holder is not None:
         holder.communicate(timeout=60)
     lines = [line for line in output.splitlines() if line.startswith("OUTCOME ")]
-    outcome = json.loads(lines[0][8:]) if lines else {"message": None, "problem": f"it ended with {job.returncode}"}
-    outcome["scrapes"] = scrapes
-    return outcome
+    return json.loads(lines[0][8:]) if lines else {"message": None, "problem": f"it ended with {job.returncode}"}
 
 
 def explained(args, message):
@@ -279,10 +250,6 @@ def judge(name, outcome, args):
     if cause is None:
         if outcome["message"] is not None:
             return "out of memory", "it had to complete: " + outcome["message"]
-        if name == "scraped":
-            share = outcome["observer_seconds"] / outcome["wall_seconds"]
-            found = f"{outcome['scrapes']} scrapes, observer {100 * share:.3f} % of the time"
-            return found, "" if share < 0.001 and outcome["scrapes"] >= 2 else "at most 0.1 % and 2 scrapes were asked for"
         note, first = forecast_note(outcome)
         return "completed; " + note, "a false alarm" if name == "steady" and first is not None else ""
     if outcome["message"] is None:

@@ -51,7 +51,7 @@ class Check:
         if trace is not None:
             environment["NOFRAG_TRACE"] = str(trace)
         command = [sys.executable, "-u", str(HERE / "gpt_train.py"), "--allocator", "nofrag", "--steps", str(steps)]
-        command += ["--library", self.args.library]
+        command += ["--library", self.args.library, "--warmup", str(min(8, max(1, steps // 4)))]
         return command, environment
 
     def run_job(self, steps, trace=None):
@@ -64,7 +64,10 @@ class Check:
         if done.returncode != 0 or not results:
             print(done.stdout[-4000:], done.stderr[-4000:])
             sys.exit(f"the job failed with {done.returncode}")
-        return json.loads(results[-1])
+        result = json.loads(results[-1])
+        if result["died"] or not result["seconds"]:
+            sys.exit(f"the job did not come to its end: {result['died'] or 'no step was timed'}")
+        return result
 
     def replay(self, trace):
         """The JSON of the trace under nofrag on the simulated H100, and what was said on stderr."""
