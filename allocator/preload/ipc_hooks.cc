@@ -166,11 +166,12 @@ struct Import {
   CUdeviceptr base = 0;
   std::uint64_t size = 0;
   int device = -1;
-  unsigned uses = 0;
+  unsigned uses = 0;  // 0: closed, and to be unmapped as soon as waiting is allowed
 };
 std::mutex imports_mutex;
 std::vector<Import>* imported;  // Sync: imports_mutex; leaked
 std::atomic<std::size_t> imported_count;
+std::atomic<std::size_t> to_unmap_count;
 
 // From the end, so that what failed can be gone on with.
 CUresult unmap(Import& import) {
@@ -238,6 +239,7 @@ CUresult open_import(const HandleText& text, CUdeviceptr* pointer) {
   }
   for (Import& known : *imported) {
     if (known.device == device && std::memcmp(&known.text, &text, sizeof text) == 0) {
+      to_unmap_count -= known.uses == 0 ? 1U : 0U;
       ++known.uses;
       *pointer = known.base;
       return CUDA_SUCCESS;
@@ -264,12 +266,51 @@ CUresult open_import(const HandleText& text, CUdeviceptr* pointer) {
   return CUDA_SUCCESS;
 }
 
-std::vector<Import>::iterator find_import(CUdeviceptr base) {
-  return std::find_if(
-      imported->begin(), imported->end(), [&](const Import& i) { return i.base == base; });
+// pre: all work that may use it is done; imports_mutex. True: it is gone from the list.
+bool unmap_at(std::vector<Import>::iterator import, CUresult* result) {
+  *result = unmap(*import);
+  if (*result != CUDA_SUCCESS) {
+    return false;
+  }
+  imported->erase(import);
+  imported_count.store(imported->size(), std::memory_order_release);
+  return true;
 }
 
-// The import's device if this was its last use, which stays counted until close_last_use; else -1.
+// What was closed while something was captured.
+void unmap_closed() {
+  if (to_unmap_count.load(std::memory_order_acquire) == 0 || any_capture()) {
+    return;
+  }
+  for (int device = 0; device < Process::kMostDevices; ++device) {
+    const auto is_closed = [device](const Import& i) { return i.uses == 0 && i.device == device; };
+    bool any = false;
+    {
+      const std::lock_guard lock(imports_mutex);
+      any = std::any_of(imported->begin(), imported->end(), is_closed);
+    }
+    if (!any || wait_for_device(device) != CUDA_SUCCESS) {
+      continue;
+    }
+    const std::lock_guard lock(imports_mutex);
+    CUresult result = CUDA_SUCCESS;
+    while (result == CUDA_SUCCESS) {
+      const auto found = std::find_if(imported->begin(), imported->end(), is_closed);
+      if (found == imported->end()) {
+        break;
+      }
+      to_unmap_count -= unmap_at(found, &result) ? 1U : 0U;
+    }
+  }
+}
+
+std::vector<Import>::iterator find_import(CUdeviceptr base) {
+  return std::find_if(imported->begin(), imported->end(), [&](const Import& i) {
+    return i.base == base && i.uses > 0;
+  });
+}
+
+// The import's device if this is its last use, which stays counted; else -1, and the use is none any more.
 int close_one_use(CUdeviceptr base) {
   const std::lock_guard lock(imports_mutex);
   const auto found = find_import(base);
@@ -283,23 +324,21 @@ int close_one_use(CUdeviceptr base) {
   return found->device;
 }
 
-// pre: all work that may use it is done.
-CUresult close_last_use(CUdeviceptr base) {
+// `waited`: all work that may use it is done.
+CUresult close_last_use(CUdeviceptr base, bool waited) {
   const std::lock_guard lock(imports_mutex);
   const auto found = find_import(base);
   if (found == imported->end()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (found->uses > 1) {
-    --found->uses;  // opened again meanwhile
+  if (found->uses > 1 || !waited) {
+    --found->uses;  // opened again meanwhile, or unmapped later
+    to_unmap_count += found->uses == 0 ? 1U : 0U;
     return CUDA_SUCCESS;
   }
-  if (const CUresult result = unmap(*found); result != CUDA_SUCCESS) {
-    return result;
-  }
-  imported->erase(found);
-  imported_count.store(imported->size(), std::memory_order_release);
-  return CUDA_SUCCESS;
+  CUresult result = CUDA_SUCCESS;
+  unmap_at(found, &result);
+  return result;
 }
 
 CUresult open_handle(Entry entry,
@@ -312,6 +351,7 @@ CUresult open_handle(Entry entry,
     return call_real(entry, pointer, handle, flags);
   }
   const InsideNofrag inside;
+  unmap_closed();
   return open_import(text, pointer);
 }
 
@@ -354,7 +394,7 @@ ImportedRange imported_range(CUdeviceptr pointer) {
   }
   const std::lock_guard lock(imports_mutex);
   for (const Import& import : *imported) {
-    if (pointer >= import.base && pointer - import.base < import.size) {
+    if (import.uses > 0 && pointer >= import.base && pointer - import.base < import.size) {
       return {import.base, import.size};
     }
   }
@@ -391,18 +431,25 @@ CUresult hook_cuIpcCloseMemHandle(CUdeviceptr pointer) {
   if (range.size == 0 || range.base != pointer) {
     return call_real(Entry::k_cuIpcCloseMemHandle, pointer);
   }
-  if (any_capture()) {
-    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // closing waits, which a capture does not survive
-  }
   const InsideNofrag inside;
+  unmap_closed();
+  const bool captures = any_capture();
+  if (captures) {
+    if (const CUresult legal = may_free_now(); legal != CUDA_SUCCESS) {
+      return legal;
+    }
+  }
   const int device = close_one_use(pointer);
   if (device < 0) {
     return CUDA_SUCCESS;
   }
+  if (captures) {
+    return close_last_use(pointer, false);  // a capture does not survive the wait
+  }
   // Unmapping does not wait for kernels; closing does. Until all is done the import stays in the list, so
   // that what fails can be asked for again.
   const CUresult waited = wait_for_device(device);
-  return waited == CUDA_SUCCESS ? close_last_use(pointer) : waited;
+  return waited == CUDA_SUCCESS ? close_last_use(pointer, true) : waited;
 }
 
 CUresult hook_cuMemRetainAllocationHandle(unsigned long long* handle, void* address) {

@@ -29,6 +29,8 @@ struct OwnBlock {
 // False also for what was freed while something was captured, and is kept aside.
 [[nodiscard]] bool is_live_block(const OwnBlock& block);
 
+// Would the driver let this thread free memory now, while something is captured?
+[[nodiscard]] CUresult may_free_now();
 // The device's blocks are about to go, and their addresses to others: none of them is kept aside any more.
 // pre: the gate is held alone.
 void forget_aside(int device);

@@ -262,16 +262,6 @@ CUresult free_waiting(const OwnBlock& block, CUdeviceptr pointer) {
   return give_back(block);
 }
 
-// Would the driver let this thread free memory now, while something is captured?
-CUresult may_free_now() {
-  CUdeviceptr probe = 0;
-  const CUresult result = real().mem_alloc(&probe, 512);
-  if (result == CUDA_SUCCESS) {
-    real().mem_free(probe);
-  }
-  return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result;
-}
-
 CUresult free_async(Entry entry, CUdeviceptr pointer, CUstream given, CUstream stream) {
   if (Process::instance().forked()) {
     return call_real(entry, pointer, given);  // its locks may be held by threads that are not there
@@ -302,6 +292,16 @@ CUresult free_async(Entry entry, CUdeviceptr pointer, CUstream given, CUstream s
 }
 
 }  // namespace
+
+// Would the driver let this thread free memory now, while something is captured?
+CUresult may_free_now() {
+  CUdeviceptr probe = 0;
+  const CUresult result = real().mem_alloc(&probe, 512);
+  if (result == CUDA_SUCCESS) {
+    real().mem_free(probe);
+  }
+  return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result;
+}
 
 bool give_idle_memory_back() {
   if (!acting() || InsideNofrag::here() || any_capture()) {

@@ -131,7 +131,7 @@ class Semantics(unittest.TestCase):
             self.assertEqual(lines["open one's own"], "201")
             self.assertEqual(lines["child: read"], "0")
             for finding in ("same", "child: same place", "child: base", "child: size",
-                            "child: refused closings keep it", "child: close a third time",
+                            "child: closings that fail, or come during a capture", "child: close a third time",
                             "child: open what was freed", "child: open nonsense", "handle of what was freed"):
                 self.assertEqual(lines[finding], "1", finding)
             self.assertEqual(re.findall(r"^child: byte: (\d+)$", result.stdout, re.MULTILINE), ["42", "42"])
