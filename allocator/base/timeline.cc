@@ -11,6 +11,8 @@ constexpr std::uint64_t kSwingShare = 64;
 constexpr std::uint64_t kNewScale = 3;
 // A large fall that does not come again is forgotten, by this share a cycle.
 constexpr std::uint64_t kForget = 64;
+constexpr std::uint64_t kLeastPauseUs = 500;
+constexpr std::uint64_t kPauseOverUsual = 10;
 
 }  // namespace
 
@@ -52,6 +54,17 @@ Stretch Timeline::current(std::uint64_t now_us) const {
   return stretch;
 }
 
+// By the mean of what came before: a pause must stand out, and be worth a wait.
+void Timeline::note_gap(std::uint64_t gap_us) {
+  const std::uint64_t usual = usual_gaps_ == 0 ? 0 : usual_gaps_us_ / usual_gaps_;
+  if (gap_us >= std::max(kLeastPauseUs, kPauseOverUsual * usual)) {
+    pauses_ += churning_ ? 1U : 0U;
+  } else {
+    usual_gaps_us_ += gap_us;
+    ++usual_gaps_;
+  }
+}
+
 void Timeline::close_window(std::uint64_t now_us) {
   if (!started_) {
     started_ = true;
@@ -62,6 +75,7 @@ void Timeline::close_window(std::uint64_t now_us) {
     tick_.min_live = UINT64_MAX;
   }
   ++closes_;
+  note_gap(now_us - last_us_);
   if (now_us - last_us_ > pause_us_) {
     pause_us_ = now_us - last_us_;
     // It lay somewhere in this window: what is known for certain is how things stood before.

@@ -132,6 +132,9 @@ class Timeline {
   [[nodiscard]] std::uint64_t usual_pause_us() const {
     return closes_ < 2 ? 0 : (last_us_ - start_us_ - pause_us_) / (closes_ - 1);
   }
+  // How often, since the first churn, the time between two windows stood out: a step ended, a result was
+  // waited for.
+  [[nodiscard]] std::uint64_t pauses() const { return pauses_; }
   [[nodiscard]] std::uint64_t allocations() const { return allocations_; }
   [[nodiscard]] std::uint64_t frees() const { return frees_; }
   [[nodiscard]] std::uint64_t allocated_bytes() const { return allocated_bytes_; }
@@ -155,6 +158,7 @@ class Timeline {
     rise_ = rise_ > least_swing_ ? rise_ : least_swing_;
   }
   void note_churn(std::uint64_t live);
+  void note_gap(std::uint64_t gap_us);
   [[nodiscard]] Stretch current(std::uint64_t now_us) const;
 
   Track windows_;
@@ -177,6 +181,9 @@ class Timeline {
   std::uint64_t closes_ = 0;
   std::uint64_t pause_us_ = 0;
   std::uint64_t live_at_pause_ = 0;
+  std::uint64_t pauses_ = 0;
+  std::uint64_t usual_gaps_ = 0;  // and their sum
+  std::uint64_t usual_gaps_us_ = 0;
   int until_window_ = 1;
   int window_events_ = 1;
   bool started_ = false;

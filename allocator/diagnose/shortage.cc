@@ -33,6 +33,8 @@ constexpr double kNothingFreed = 0.02;
 // A base smaller than this share of live had no model in it, unless nearly all was freed again.
 constexpr double kNoBase = 0.25;
 constexpr double kMostlyFreed = 0.75;
+// The one before the first step, and one more.
+constexpr std::uint64_t kPausesOfALoad = 2;
 
 std::string percent(double share) {
   char text[32];
@@ -126,10 +128,15 @@ void name_start(const Failure& f, const Signals& s, Diagnosis* d) {
 
 // Are the rises and falls whole units of work? The layers of one first step, each with its temporaries, look
 // the same but for this: they are few, small, and nothing pauses between them.
-bool repeated(const Failure& f, const Signals& s) {
-  const bool like_layers = f.pauses && 2 * *f.pauses < s.cycles && s.cycles <= kMostLayers &&
-                           s.work < kLayerAllocations * s.cycles;
-  return s.cycles >= kRepeated && !like_layers;
+bool like_layers(const Failure& f, const Signals& s) {
+  return f.pauses && 2 * *f.pauses < s.cycles && s.cycles <= kMostLayers &&
+         s.work < kLayerAllocations * s.cycles;
+}
+
+// A load with copies on the way, a pause, and one step that nothing parts: its growth is the load's and the step's.
+bool load_and_one_step(const Failure& f, const Signals& s) {
+  return s.at_once && s.base_share < kNoBase && s.stepped && s.cycles < 2 && f.pauses &&
+         *f.pauses <= kPausesOfALoad;
 }
 
 void name_by_history(const Failure& f, const Signals& s, Diagnosis* d) {
@@ -137,10 +144,12 @@ void name_by_history(const Failure& f, const Signals& s, Diagnosis* d) {
   // Copies on the way are rises and falls too, but they begin with the load.
   const bool from_nothing =
       s.at_once && s.base_share < kNoBase && s.freed_share < kMostlyFreed && !s.stepped;
-  if (!from_nothing && grows(s, live)) {
+  if (!from_nothing && !load_and_one_step(f, s) && grows(s, live)) {
     // One first step grows too, by what it saves; but it hardly allocates more than that.
     const Growth growth(f, s);
-    if (repeated(f, s) || growth.for_context() > 0 || s.turnover >= kTurnover ||
+    const bool layers = like_layers(f, s);
+    const bool repeated = s.cycles >= kRepeated && !layers;
+    if (repeated || growth.for_context() > (layers ? 1 : 0) || s.turnover >= kTurnover ||
         s.work >= kManyAllocations) {
       name_growth(growth, s, d);
       return;

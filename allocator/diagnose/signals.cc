@@ -14,9 +14,10 @@ constexpr double kLargestShare = 1.2;
 constexpr double kLaterShare = 0.4;
 // A load whose frees begin before this many allocations copies on the way.
 constexpr std::uint64_t kAtOnce = 32;
-// A pause this many times the usual time between windows splits the growth.
+// A pause this many times the usual time between windows splits the growth; but not one that a busy machine or a
+// disk may have made.
 constexpr std::uint64_t kPause = 20;
-constexpr std::uint64_t kLeastPauseUs = 1000;
+constexpr std::uint64_t kLeastPauseUs = 20'000;
 // A load goes on in the sizes it had; a step brings its own.
 constexpr double kNewSizes = 0.5;
 // What was live at that pause, against live at the end, to have been a load.

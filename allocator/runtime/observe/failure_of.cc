@@ -25,6 +25,9 @@ Failure failure_of(const OomReport& report,
   f.reachable = std::min(*f.cached, s.free_handles + s.composable + s.kept + s.pending);
   f.driver_free = report.driver_free;
   f.timeline = timeline;
+  if (timeline != nullptr) {
+    f.pauses = timeline->pauses();
+  }
   for (const HeldSize& held : device.held_sizes(kHolders)) {
     f.holders.push_back({held.size, held.blocks, held.size * held.blocks});
   }
