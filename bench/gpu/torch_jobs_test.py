@@ -36,11 +36,13 @@ class Judged(unittest.TestCase):
     def test_one_bit(self):
         row = self.row([run_of()], [run_of(), run_of(exact=("0x1p+0", "0x1.0000000000001p+1"))])
         self.assertFalse(row["identical"])
-        self.assertEqual(self.runner.problems, ["job under nofrag: differs from native at step 1"])
+        self.assertEqual(self.runner.problems, ["job under nofrag: differs from native at 1 of 2 steps: "
+                                                "[(1, 2.0, 2.0000000000000004)]"])
+        self.assertEqual(row["differs"], [{"allocator": "nofrag", "steps": 2, "pairs": [(1, 2.0, 2.0000000000000004)]}])
 
     def test_a_step_is_missing(self):
         self.row([run_of()], [run_of(exact=("0x1p+0",))])
-        self.assertEqual(self.runner.problems, ["job under nofrag: differs from native at step the length"])
+        self.assertEqual(self.runner.problems, ["job under nofrag: differs from native at 0 of 2 steps: the length"])
 
     def test_slower(self):
         self.row([run_of(seconds=1.0), run_of(seconds=9.0), run_of(seconds=1.0)], [run_of(seconds=1.02)] * 3)
