@@ -1,7 +1,8 @@
 # Compile and link rules that every nofrag target shares, and the ways a target is made:
 #   nofrag_layer(NAME [EXCEPTIONS] SOURCES ... DEPENDS ...)   a layer of allocator/ (static library nofrag_NAME)
-#   nofrag_test(NAME LABEL fast|slow|gpu|torch [THREADED] SOURCES ... DEPENDS ...)   a GoogleTest program;
-#     THREADED ones run under ThreadSanitizer too
+#   nofrag_test(NAME LABEL fast|slow|gpu|torch [THREADED] [OPTIMIZED] SOURCES ... DEPENDS ...)   a GoogleTest
+#     program; THREADED ones run under ThreadSanitizer too; OPTIMIZED ones, and slow ones, spend their time in
+#     code of their own
 #   nofrag_fuzz(NAME_fuzz SOURCES ... DEPENDS ...)   a libFuzzer program (preset clang); seeds in
 #     tests/fuzz/corpus/NAME_fuzz
 # Layers below the edges are built without exceptions: errors travel as Result (base/result.h).
@@ -56,7 +57,7 @@ function(nofrag_layer name)
 endfunction()
 
 function(nofrag_test name)
-  cmake_parse_arguments(ARG "THREADED" "LABEL;TIMEOUT" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "THREADED;OPTIMIZED" "LABEL;TIMEOUT" "SOURCES;DEPENDS" ${ARGN})
   if(NOT ARG_LABEL)
     message(FATAL_ERROR "nofrag_test(${name}): LABEL is missing")
   endif()
@@ -72,7 +73,7 @@ function(nofrag_test name)
   # Test files may use the same names for their helpers; headers that every test includes are read once. What is
   # tested is compiled as users run it; the tests themselves only where their own time counts.
   set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
-  if(NOFRAG_QUICK_BUILD OR ARG_LABEL STREQUAL "fast")
+  if(ARG_LABEL STREQUAL "fast" AND NOT ARG_OPTIMIZED)
     target_compile_options(${name} PRIVATE ${nofrag_test_options})
     target_precompile_headers(${name} REUSE_FROM nofrag_test_headers)
   endif()
