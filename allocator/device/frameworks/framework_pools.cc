@@ -52,7 +52,7 @@ class Restoration {
   }
   // pre: every live block was considered.
   [[nodiscard]] bool possible(const HeapContext& context) {
-    std::sort(surplus_.begin(), surplus_.end());
+    std::sort(surplus_.begin(), surplus_.end(), before);
     std::vector<Claim> claims;
     for (const auto& [address, block] : wanted_) {
       const Placement place = place_of(context, *block);
@@ -81,6 +81,8 @@ class Restoration {
     Bytes to;
   };
 
+  // Live blocks have addresses of their own. (Blocks are freed in this order: the same one in every run.)
+  static bool before(const Block* a, const Block* b) { return a->address < b->address; }
   // Two wanted blocks on one byte were never live at one moment.
   static bool disjoint(std::vector<Claim>* claims) {
     std::sort(claims->begin(), claims->end(), [](const Claim& a, const Claim& b) {
@@ -100,7 +102,7 @@ class Restoration {
       const Block* user = block->state == BlockState::kShadow ? user_of(*block) : block;
       const bool goes = user != nullptr && user->state == BlockState::kLive &&
                         user->uses == nullptr &&
-                        std::binary_search(surplus_.begin(), surplus_.end(), user);
+                        std::binary_search(surplus_.begin(), surplus_.end(), user, before);
       if (block->state != BlockState::kFree && !goes) {
         return false;
       }
