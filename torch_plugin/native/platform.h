@@ -32,7 +32,7 @@ void enable_peer(int device, int accessed);
 // A mark in a stream's work, for the blocks of pools whose memory is not nofrag's. They are set and asked about
 // where tensors are freed, so that none of this throws: a mark that was refused, or that says nothing (a capture
 // took it), is set again later.
-// pre, of all four: no stream of the device is being captured.
+// pre, of all four: no pool of the device is being filled. (A captured stream is refused by record all the same.)
 using Event = cudaEvent_t;
 enum class Progress : unsigned char { kRunning, kDone, kUnknown };
 bool record(int device, cudaStream_t stream, Event* event) noexcept;

@@ -61,11 +61,25 @@ void forget_failure() noexcept {
   (void)cudaGetLastError();
 }
 
+// An event recorded on a captured stream becomes part of the graph, and whoever asks about it ends the capture.
+// Of the legacy stream the question fails while any blocking stream is captured, and harms nothing.
+bool may_be_captured(cudaStream_t stream) noexcept {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+  if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
+    forget_failure();
+    return true;
+  }
+  return status != cudaStreamCaptureStatusNone;
+}
+
 }  // namespace
 
 bool record(int device, cudaStream_t stream, Event* event) noexcept {
   try {
     const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+    if (may_be_captured(stream)) {
+      return false;
+    }
     if (cudaEventCreateWithFlags(event, cudaEventDisableTiming) != cudaSuccess) {
       forget_failure();
       return false;

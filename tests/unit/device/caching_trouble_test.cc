@@ -205,7 +205,7 @@ TEST_F(Caching, ThreadsGoOnWhileEverythingChanges) {
 
 // Without caches the lock decides which of two frees is the first. (With them it is not known: nofrag.h says so.)
 TEST_F(Caching, OfTwoFreesAtOneMomentOneIsRefused) {
-  constexpr int kRounds = 2000;
+  constexpr int kRounds = 500;
   Options options;
   options.thread_caches = false;
   start(kGiB, options);
