@@ -1,6 +1,7 @@
 // Traces, snapshots and what is told of memory: history in all its modes, trackers, profiler.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <mutex>
 #include <set>
@@ -309,7 +310,8 @@ TEST_F(NativeHistoryTest, TrackersKnowABlockWhenItsThreadDoes) {
   std::atomic<int> inside{0};
   std::atomic<int> wrong{0};
   tracker_of_test() = [&](const TraceEntry& entry) {
-    wrong += inside++ == 0 ? 0 : 1;  // one at a time
+    wrong += inside++ == 0 ? 0 : 1;                              // one at a time
+    std::this_thread::sleep_for(std::chrono::microseconds(20));  // others come meanwhile
     {
       const std::lock_guard lock(mutex);
       if (entry.action_ == TraceEntry::ALLOC) {
@@ -323,7 +325,7 @@ TEST_F(NativeHistoryTest, TrackersKnowABlockWhenItsThreadDoes) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
-      for (std::size_t i = 0; i < 500; ++i) {
+      for (std::size_t i = 0; i < 100; ++i) {
         void* const block = allocator().raw_alloc((1 + i % 5) * kMiB);
         {
           const std::lock_guard lock(mutex);
