@@ -9,6 +9,20 @@
 using nofrag::Process;
 using nofrag::Recorder;
 
+namespace {
+
+// In a forked child, whose parent's recorder has no thread here, and while the process ends.
+bool over() {
+  const Process& process = Process::instance();
+  return process.forked() || process.exiting();
+}
+
+nofrag_status refused() {
+  return nofrag::to_status(Process::instance().start().code());
+}
+
+}  // namespace
+
 nofrag_status nofrag_trace_start(const char* spec) noexcept {
   if (spec == nullptr) {
     return nofrag::invalid_argument("the spec of a recording is NULL");
@@ -21,6 +35,9 @@ nofrag_status nofrag_trace_stop(void) noexcept {
 }
 
 nofrag_status nofrag_trace_flush(void) noexcept {
+  if (over()) {
+    return refused();
+  }
   Recorder* const recorder = Process::instance().recorder();
   return recorder != nullptr && recorder->flush()
              ? NOFRAG_OK
@@ -28,6 +45,9 @@ nofrag_status nofrag_trace_flush(void) noexcept {
 }
 
 nofrag_status nofrag_trace_mark(const char* text) noexcept {
+  if (over()) {
+    return refused();
+  }
   if (text == nullptr) {
     return nofrag::invalid_argument("the text of a mark is NULL");
   }

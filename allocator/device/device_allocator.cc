@@ -107,6 +107,26 @@ Result<std::unique_ptr<DeviceAllocator>> DeviceAllocator::create(Driver& driver,
       std::make_unique<Impl>(driver, device, std::move(info.value()), options)));
 }
 
+void DeviceAllocator::end_window() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+  timeline_.close_window(static_cast<std::uint64_t>(us));
+}
+
+void DeviceAllocator::feed_allocated(Bytes size) {
+  timeline_.allocated(size.count(), impl_->live_bytes.count(), impl_->live_blocks);
+  if (timeline_.due()) [[unlikely]] {
+    end_window();
+  }
+}
+
+void DeviceAllocator::feed_freed(Bytes size) {
+  timeline_.freed(size.count(), impl_->live_bytes.count(), impl_->live_blocks);
+  if (timeline_.due()) [[unlikely]] {
+    end_window();
+  }
+}
+
 Result<VirtAddr> DeviceAllocator::allocate(Bytes size, StreamId stream) {
   if (const VirtAddr kept = impl_->take_kept<Told::kNobody>(size, stream); !kept.is_null())
       [[likely]] {
@@ -175,10 +195,7 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size,
         shape == Shape::kAny ? s.climb(*pool, size, clock) : s.climb_single(*pool, size, clock);
     if (block.ok()) {
       s.note_allocated(block.value(), *pool);
-      timeline_.allocated(block.value()->size.count(), s.live_bytes.count(), s.live_blocks);
-      if (timeline_.due()) [[unlikely]] {
-        end_window();
-      }
+      feed_allocated(block.value()->size);
       s.open_cache(clock);
       NOFRAG_EXPENSIVE(s.check_locked());
       return block.value()->address;
@@ -189,6 +206,7 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size,
     }
     const bool refused = block.code() == Errc::kOutOfMemory || block.code() == Errc::kLimit;
     if (Block* lent = refused ? s.take_lent(*pool, size, clock) : nullptr) {
+      feed_allocated(lent->size);
       return lent->address;
     }
     s.note_failure(size, stream, block.error());
@@ -231,12 +249,6 @@ void DeviceAllocator::Impl::note_allocated(Block* block, Pool& pool) {
   emit(EventKind::kAlloc, *block, block->clock->stream);
 }
 
-void DeviceAllocator::end_window() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
-  timeline_.close_window(static_cast<std::uint64_t>(us));
-}
-
 Status DeviceAllocator::free(VirtAddr address) {
   Impl& s = *impl_;
   Status status;
@@ -254,12 +266,9 @@ Status DeviceAllocator::free(VirtAddr address) {
   }
   s.note_peak();
   StreamClock& clock = *block->clock;
-  const std::uint64_t block_bytes = block->size.count();
+  const Bytes size = block->size;
   s.free_block(block);
-  timeline_.freed(block_bytes, s.live_bytes.count(), s.live_blocks);
-  if (timeline_.due()) [[unlikely]] {
-    end_window();
-  }
+  feed_freed(size);
   s.open_cache(clock);
   NOFRAG_EXPENSIVE(s.check_locked());
   return {};
@@ -294,22 +303,9 @@ Status DeviceAllocator::record_stream(VirtAddr address, StreamId stream) {
   }
   // Clocks, not names: a per-thread default stream is another one in every thread.
   StreamClock& clock = s.streams.clock(stream);
-  if (block->clock == &clock) {
-    return {};
+  if (s.note_use(block, clock)) {
+    s.emit(EventKind::kRecordStream, *block, stream);
   }
-  for (const StreamUse* use = block->uses; use != nullptr; use = use->next) {
-    if (use->clock == &clock) {
-      return {};
-    }
-  }
-  StreamUse* use = s.context.stream_uses.make();
-  NOFRAG_CHECK(use != nullptr, "no host memory for a stream use");
-  use->clock = &clock;
-  use->block = block;
-  use->next = block->uses;
-  block->uses = use;
-  block->keepable = false;
-  s.emit(EventKind::kRecordStream, *block, stream);
   return {};
 }
 

@@ -114,7 +114,7 @@ class DeviceAllocator {
   // Gives the idle memory of a released pool back to the driver; returns how much.
   Result<Bytes> trim_pool(PoolKey pool);
   // Makes exactly these the live blocks of a pool in use: all others of it are freed, those missing are
-  // allocated where they were. kNotReady if some place is taken or gone; what could be done is done then.
+  // allocated where they were. kNotReady, and nothing was changed, if some place is taken or gone.
   Status restore_pool(PoolKey pool, std::span<const PoolBlock> blocks);
   // What is told of memory from now on, after what is there was told. An empty function ends it.
   void set_watch(MemoryWatch::Listener listener);
@@ -132,6 +132,9 @@ class DeviceAllocator {
   // Maps what others exported, one after the other, at addresses of its own. The descriptors stay the
   // caller's. Undone by close_import with the address returned.
   Result<VirtAddr> import(std::span<const ImportedPart> parts);
+  // Waits for the device. kCapturing, and nothing was done, while a pool is being filled or a stream is
+  // captured. After any failure it may be called again, and goes on where it stopped; the memory must not
+  // be used any more.
   Status close_import(VirtAddr address);
   // From now on `peer` may use all memory of this device.
   Status grant_access(DeviceOrdinal peer);
@@ -176,6 +179,9 @@ class DeviceAllocator {
   enum class Shape : unsigned char { kAny, kSingle };
   Result<VirtAddr> allocate_routed(Bytes size, StreamId stream, const PoolKey* key, Shape shape);
   explicit DeviceAllocator(std::unique_ptr<Impl> impl);
+  // The timeline hears of a block of `size` once it is counted. pre: the mutex is held.
+  void feed_allocated(Bytes size);
+  void feed_freed(Bytes size);
   void end_window();
   std::unique_ptr<Impl> impl_;
   Timeline timeline_;  // Sync: impl_->mutex

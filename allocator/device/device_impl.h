@@ -116,7 +116,7 @@ class DeviceAllocator::Impl : public Telling {
   Result<VirtAddr> take_plain(Bytes size);
   void tell_plain(const Block& block, bool made) const;
   Block* take_lent(const Pool& asked, Bytes requested, StreamClock& clock);
-  bool take_again(Pool& pool, const PoolBlock& wanted);
+  Block* take_again(Pool& pool, const PoolBlock& wanted);
   Pool* open_pool(PoolKey key);
   void free_block(Block* block);
   void release_imported(const std::vector<PhysicalHandle>& handles);
@@ -163,6 +163,7 @@ class DeviceAllocator::Impl : public Telling {
   // reclaim.cc
   void finish_free(Block* block);
   bool release_kept(Block* chain);
+  bool note_use(Block* block, StreamClock& clock);
   void defer_free(Block* block);
   void settle();
   bool settle_pending(bool wait);
@@ -210,10 +211,10 @@ class DeviceAllocator::Impl : public Telling {
   Routes routes;                          // innermost last
   alignas(128) AddressMap<Block> blocks;  // live blocks by address, kept ones too
   Caching caching;
-  std::map<VirtAddr, std::vector<Bytes>> imports;  // other processes' memory: sizes of its parts
-  std::vector<HandleId> refused_imports;           // that the driver would not take back yet
-  std::vector<DeviceOrdinal> peers;                // that may use this device's memory
-  std::map<VirtAddr, Pin> pins;                    // by first address; they never overlap
+  std::map<VirtAddr, Import> imports;     // other processes' memory
+  std::vector<HandleId> refused_imports;  // that the driver would not take back yet
+  std::vector<DeviceOrdinal> peers;       // that may use this device's memory
+  std::map<VirtAddr, Pin> pins;           // by first address; they never overlap
   // Pending uses by clock index, oldest first.
   std::vector<std::vector<StreamUse*>> waiting;
   std::vector<StreamClock*> awaited;  // those with pending uses

@@ -95,6 +95,26 @@ bool DeviceAllocator::Impl::release_kept(Block* chain) {
   return any;
 }
 
+// Work on this stream uses the live block. False if that was known.
+bool DeviceAllocator::Impl::note_use(Block* block, StreamClock& clock) {
+  if (block->clock == &clock) {
+    return false;
+  }
+  for (const StreamUse* use = block->uses; use != nullptr; use = use->next) {
+    if (use->clock == &clock) {
+      return false;
+    }
+  }
+  StreamUse* use = context.stream_uses.make();
+  NOFRAG_CHECK(use != nullptr, "no host memory for a stream use");
+  use->clock = &clock;
+  use->block = block;
+  use->next = block->uses;
+  block->uses = use;
+  block->keepable = false;
+  return true;
+}
+
 // The block was used on other streams: it stays allocated until they are done with it. The events
 // are recorded now, so that later work on those streams does not hold the block up.
 void DeviceAllocator::Impl::defer_free(Block* block) {

@@ -70,7 +70,10 @@ class Process {
     return ready ? used_device(ordinal) : nullptr;
   }
   // The device's primary context is about to be destroyed: everything goes back to the driver, live blocks
-  // included, and the device is as if never used. pre: nobody is inside a call for this device.
+  // included, and the device is as if never used. pre: no other thread is inside a call for this device, or
+  // begins one before this has returned; nor may any look at what an earlier call gave it, the allocator
+  // included. Nothing here could wait for them: calls find the allocator without a lock. It is no more than CUDA
+  // demands of who resets a device (cudaDeviceReset, cuDevicePrimaryCtxReset): that no other thread uses it.
   void drop_device(int ordinal);
   // Starts and checks the ordinal; null if the device has not been used.
   Result<DeviceAllocator*> device_if_used(int ordinal);

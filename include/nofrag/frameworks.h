@@ -41,8 +41,8 @@ typedef struct nofrag_pool_block {
 
 /* Makes exactly these the live blocks of a pool in use: all its others are freed, those that are missing
  * are allocated again at their addresses. They must all have been live in the pool at one moment since it
- * was made. NOFRAG_NOT_READY if some place is not free (its block waits for another stream) or not the
- * pool's; the others are then as asked for. NOFRAG_NOT_SUPPORTED without virtual memory. */
+ * was made. All or nothing: NOFRAG_NOT_READY, and nothing has changed, if some place is not free (its block
+ * waits for another stream) or not the pool's. NOFRAG_NOT_SUPPORTED without virtual memory. */
 NOFRAG_API nofrag_status nofrag_pool_restore(int device,
                                              nofrag_pool pool,
                                              const nofrag_pool_block* blocks,
@@ -147,7 +147,10 @@ NOFRAG_API nofrag_status nofrag_import(int device,
                                        const uint64_t* sizes,
                                        size_t count,
                                        void** address) NOFRAG_NOEXCEPT;
-/* Undoes nofrag_import; waits for the device. */
+/* Undoes nofrag_import; waits for the device. NOFRAG_CAPTURING, and nothing was done, while a pool of the
+ * device is being filled or a stream that nofrag has seen is captured: such a wait would end the capture.
+ * After any failure call it again later: it goes on where it stopped. The memory must not be used from the
+ * first call on. */
 NOFRAG_API nofrag_status nofrag_close_import(int device, void* address) NOFRAG_NOEXCEPT;
 
 /* Before the first use: memory is made so that nofrag_export can pass it on, unless the configuration says

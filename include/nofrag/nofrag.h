@@ -124,7 +124,11 @@ NOFRAG_API void* nofrag_malloc_single(size_t size, int device, void* stream) NOF
 
 /* Gives a block back. Does not wait, but on a device without virtual memory, where it waits for the
  * GPU as the driver's own free does. The pointer must be what nofrag_malloc returned; NULL is fine.
- * NOFRAG_UNKNOWN_POINTER for anything else and for a second free. */
+ * NOFRAG_UNKNOWN_POINTER for anything else and for a second free: one that begins after the first has
+ * returned, as far as the two threads know of each other, and before the address is given out again. Of two
+ * frees of one block at the very same time one succeeds and the other is refused with thread_caches:false;
+ * with thread caches, which take frees without a lock, both may be taken, and the block is then given out
+ * twice. (To tell them apart would cost every free an atomic exchange.) */
 NOFRAG_API nofrag_status nofrag_free(void* block) NOFRAG_NOEXCEPT;
 
 /* Work on `stream` uses this block (any address inside it): after its free it is not reused before

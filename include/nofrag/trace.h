@@ -4,7 +4,7 @@
  * A recording is a file that `nofrag replay` plays and other tools read (docs/trace-format.md). It is
  * written while the program runs; one whose program is killed is good up to its last second.
  * A process has one recording at a time; the environment variable NOFRAG_TRACE starts one at the first use
- * of nofrag. A child of fork records nothing.
+ * of nofrag. A child of fork records nothing: there every call but nofrag_trace_state fails with NOFRAG_FORKED.
  */
 #ifndef NOFRAG_TRACE_H
 #define NOFRAG_TRACE_H

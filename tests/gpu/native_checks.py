@@ -131,6 +131,7 @@ def streams(torch):
 
 @check
 def out_of_memory(torch):
+    torch.cuda.init()  # before, PyTorch's statistics have no keys at all
     told = []
     torch._C._cuda_attach_out_of_memory_observer(lambda *numbers: told.append(numbers))
     before = torch.cuda.memory_stats()["num_ooms"]
@@ -187,12 +188,14 @@ def history_in_all_modes(torch):
         assert block["address"] == x.untyped_storage().data_ptr()
         named = any("native_checks" in frame["filename"] for frame in block.get("frames", []))
         assert named == (context is not None), (context, block)
-        actions = [entry["action"] for entry in snapshot["device_traces"][0]]
+        entries = snapshot["device_traces"][0]
+        actions = [entry["action"] for entry in entries]
         assert "alloc" in actions and "free_requested" in actions and "free_completed" in actions, actions
         assert actions[-1] in ("segment_free", "segment_unmap"), actions[-5:]
-        in_empty_cache = any(
-            frame["name"] == "empty_cache" for entry in snapshot["device_traces"][0] for frame in entry["frames"]
-        )
+        # An entry whose stack was not taken has no key for it.
+        stacks = {bool(entry.get("frames")) for entry in entries if entry["action"] == "alloc"}
+        assert stacks == {context in ("alloc", "all")}, (context, entries)
+        in_empty_cache = any(frame["name"] == "empty_cache" for entry in entries for frame in entry.get("frames", []))
         assert in_empty_cache == (context == "all"), context
         for page in (trace_plot, segment_plot):
             assert "html" in page(snapshot)
@@ -265,6 +268,7 @@ def cudnn_benchmark(torch):
 
 @check
 def allocator_settings(torch):
+    torch.cuda.init()  # before, PyTorch's statistics have no keys at all
     torch.cuda.empty_cache()
     start = torch.cuda.memory_stats()["active_bytes.all.allocated"]
     torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:4")

@@ -20,7 +20,19 @@ std::map<cudaEvent_t, bool>& events() {
   static std::map<cudaEvent_t, bool> all;
   return all;
 }
+bool events_refused = false;
+std::size_t calls = 0;
 }  // namespace
+
+void refuse_events(bool refused) {
+  events_refused = refused;
+}
+std::size_t event_count() {
+  return events().size();
+}
+std::size_t event_calls() {
+  return calls;
+}
 
 void finish_events() {
   for (auto& [event, done] : events()) {
@@ -67,18 +79,31 @@ cudaError_t copy_peer_async(void* /*to*/,
 void enable_peer(int device, int accessed) {
   notes().push_back("enable " + std::to_string(device) + "->" + std::to_string(accessed));
 }
-Event record(int /*device*/, cudaStream_t /*stream*/) {
+bool record(int /*device*/, cudaStream_t stream, Event* event) noexcept {
   static std::uintptr_t last = 0;
+  ++calls;
+  if (events_refused) {
+    return false;
+  }
+  notes().push_back("record " + std::to_string(reinterpret_cast<std::uintptr_t>(stream)));
   // NOLINTNEXTLINE(performance-no-int-to-ptr): a name, never followed
-  const auto event = reinterpret_cast<Event>(++last);
-  events()[event] = false;
-  return event;
+  *event = reinterpret_cast<Event>(++last);
+  events()[*event] = false;
+  return true;
 }
-bool finished(Event event) {
-  return events().at(event);
+Progress progress(Event event) noexcept {
+  ++calls;
+  if (events_refused) {
+    return Progress::kUnknown;
+  }
+  return events().at(event) ? Progress::kDone : Progress::kRunning;
 }
-void wait(Event event) {
+void wait(Event event) noexcept {
+  ++calls;
   events().at(event) = true;
+}
+void discard(Event event) noexcept {
+  events().erase(event);
 }
 
 }  // namespace nofrag::native::platform

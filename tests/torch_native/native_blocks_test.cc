@@ -304,5 +304,23 @@ TEST_F(NativeBlocksTest, ManyThreadsLeaveNothingBehind) {
   expect_consistent(segments(), stats());
 }
 
+// In every thread the same handle means another stream.
+TEST_F(NativeBlocksTest, AnotherThreadsDefaultStreamIsAnotherStream) {
+  current().stream = per_thread_stream();
+  c10::DataPtr data = allocator().allocate(3 * kMiB);
+  void* const address = data.get();
+  std::thread([&data] { allocator().recordStream(data, external(per_thread_stream())); }).join();
+  data.clear();
+  EXPECT_EQ(stats().active[0].current, 1) << "that thread's work may still run";
+  EXPECT_NE(allocator().allocate(3 * kMiB).get(), address);
+  allocator().emptyCache({0, 0});  // waits for the device
+  EXPECT_EQ(stats().active[0].current, 0);
+  // One's own holds nothing up.
+  data = allocator().allocate(3 * kMiB);
+  allocator().recordStream(data, external(per_thread_stream()));
+  data.clear();
+  EXPECT_EQ(stats().active[0].current, 0);
+}
+
 }  // namespace
 }  // namespace nofrag::test

@@ -61,8 +61,15 @@ class NativeTest : public testing::Test {
     auto traces = allocator().snapshot({0, 0}, true).device_traces;
     return traces.empty() ? std::vector<TraceEntry>() : traces.front();
   }
+  static c10::cuda::CUDAStream external(cudaStream_t handle) {
+    return c10::cuda::getStreamFromExternal(handle, 0);
+  }
   static c10::cuda::CUDAStream stream(std::uintptr_t number) {
-    return c10::cuda::getStreamFromExternal(stream_number(number), 0);
+    return external(stream_number(number));
+  }
+  // The calling thread's own default stream.
+  static cudaStream_t per_thread_stream() {
+    return reinterpret_cast<cudaStream_t>(std::uintptr_t{2});  // NOLINT(performance-no-int-to-ptr)
   }
   // What an exception says, or "" if none came.
   template <typename Call>

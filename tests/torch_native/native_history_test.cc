@@ -1,5 +1,12 @@
 // Traces, snapshots and what is told of memory: history in all its modes, trackers, profiler.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <utility>
 
 #include <c10/util/ThreadLocalDebugInfo.h>
 
@@ -240,6 +247,100 @@ TEST_F(NativeHistoryTest, TrackersHearEveryMappingOfMemoryByItsAddress) {
   held.clear();
   allocator().emptyCache({0, 0});
   EXPECT_TRUE(heard.mapped.empty());
+}
+
+// Trackers cannot be taken off again: this one does what the test at hand wants.
+std::function<void(const TraceEntry&)>& tracker_of_test() {
+  static std::function<void(const TraceEntry&)> wanted;
+  static std::once_flag once;
+  std::call_once(once, [] {
+    NativeTest::allocator().attachAllocatorTraceTracker([](const TraceEntry& entry) {
+      if (wanted) {
+        wanted(entry);
+      }
+    });
+  });
+  return wanted;
+}
+
+// As libraries do that register memory: they allocate and free some of their own, and ask.
+TEST_F(NativeHistoryTest, ATrackerMayCallTheAllocator) {
+  std::vector<std::pair<TraceEntry::Action, std::size_t>> heard;
+  bool nested = false;
+  tracker_of_test() = [&](const TraceEntry& entry) {
+    const bool block =
+        entry.action_ == TraceEntry::ALLOC || entry.action_ == TraceEntry::FREE_COMPLETED;
+    if (block) {
+      heard.emplace_back(entry.action_, entry.size_);
+    }
+    if (!std::exchange(nested, true)) {
+      allocator().raw_delete(allocator().raw_alloc(64 * kMiB));
+      EXPECT_NE(segments().size(), 0U);
+      nofrag_device_stats numbers{};
+      numbers.struct_size = sizeof numbers;
+      EXPECT_EQ(nofrag_get_stats(0, &numbers), NOFRAG_OK);
+      allocator().emptyCache({0, 0});
+    }
+  };
+  void* const block = allocator().raw_alloc(kMiB);
+  const std::vector<std::pair<TraceEntry::Action, std::size_t>> expected{
+      {TraceEntry::ALLOC, kMiB},
+      {TraceEntry::ALLOC, 64 * kMiB},
+      {TraceEntry::FREE_COMPLETED, 64 * kMiB}};
+  EXPECT_EQ(heard, expected) << "all of it, in order, when the call returns";
+  allocator().raw_delete(block);
+  EXPECT_EQ(heard.size(), 4U);
+  tracker_of_test() = nullptr;
+}
+
+TEST_F(NativeHistoryTest, ATrackerThatThrowsUndoesNothing) {
+  tracker_of_test() = [](const TraceEntry&) { TORCH_CHECK(false, "from the tracker"); };
+  c10::DataPtr data;
+  EXPECT_NO_THROW(data = allocator().allocate(kMiB));
+  EXPECT_NE(data.get(), nullptr);
+  data.clear();  // in a destructor it would end the process
+  EXPECT_THROW(allocator().allocate(200 * kGiB), c10::OutOfMemoryError);
+  tracker_of_test() = nullptr;
+}
+
+// Whoever is given memory may rely on what trackers do with it.
+TEST_F(NativeHistoryTest, TrackersKnowABlockWhenItsThreadDoes) {
+  std::mutex mutex;
+  std::set<std::size_t> live;
+  std::atomic<int> inside{0};
+  std::atomic<int> wrong{0};
+  tracker_of_test() = [&](const TraceEntry& entry) {
+    wrong += inside++ == 0 ? 0 : 1;                              // one at a time
+    std::this_thread::sleep_for(std::chrono::microseconds(20));  // others come meanwhile
+    {
+      const std::lock_guard lock(mutex);
+      if (entry.action_ == TraceEntry::ALLOC) {
+        wrong += live.insert(entry.addr_).second ? 0 : 1;
+      } else if (entry.action_ == TraceEntry::FREE_COMPLETED) {
+        wrong += live.erase(entry.addr_) == 1 ? 0 : 1;
+      }
+    }
+    --inside;
+  };
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (std::size_t i = 0; i < 100; ++i) {
+        void* const block = allocator().raw_alloc((1 + i % 5) * kMiB);
+        {
+          const std::lock_guard lock(mutex);
+          wrong += static_cast<int>(1 - live.count(reinterpret_cast<std::size_t>(block)));
+        }
+        allocator().raw_delete(block);
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(wrong.load(), 0);
+  EXPECT_TRUE(live.empty());
+  tracker_of_test() = nullptr;
 }
 
 // What torch.profiler with profile_memory sees.

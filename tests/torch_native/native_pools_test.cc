@@ -188,6 +188,31 @@ TEST_F(NativePoolsTest, CheckpointsOfNoPoolOrAnotherKindAreRefused) {
   release_all(kPool);
 }
 
+TEST_F(NativePoolsTest, ACheckpointThatCannotBeRestoredChangesNothing) {
+  begin(kPool);
+  c10::DataPtr waits = allocator().allocate(2 * kMiB);
+  c10::DataPtr stays = allocator().allocate(kMiB);
+  void* const address = waits.get();
+  const auto state = allocator().getCheckpointState(0, kPool);
+  end(kPool);
+  // Nothing but a wait for the device says when another thread's default stream is done.
+  std::thread([&] { allocator().recordStream(waits, external(per_thread_stream())); }).join();
+  waits.clear();
+  begin(kPool);
+  c10::DataPtr later = allocator().allocate(4 * kMiB);
+  end(kPool);
+  EXPECT_NE(message_of([&] { allocator().setCheckpointPoolState(0, state); }), "");
+  EXPECT_EQ(blocks_in(kPool), (std::unordered_set<void*>{stays.get(), later.get()}));
+  expect_consistent(segments(), stats());
+  later.clear();  // it is still known
+  allocator().emptyCache({0, 0});
+  auto delta = allocator().setCheckpointPoolState(0, state);
+  EXPECT_EQ(blocks_in(kPool), (std::unordered_set<void*>{stays.get(), address}));
+  stays.release_context();
+  delta.dataptrs_allocd.clear();
+  release_all(kPool);
+}
+
 TEST_F(NativePoolsTest, AnUnsplitPoolGivesEachBlockMemoryOfItsOwn) {
   allocator().createOrIncrefPool(0, kPool, nullptr);
   allocator().setNoSplit(0, kPool);
@@ -239,9 +264,13 @@ class OwnAllocator : public native::VersionedAllocator {
     next_ += std::size_t{1} << 32;
     return reinterpret_cast<void*>(next_);  // NOLINT(performance-no-int-to-ptr)
   }
-  void raw_delete(void* /*block*/) override { ++freed; }
+  void raw_delete(void* /*block*/) override {
+    ++freed;
+    TORCH_CHECK(!throws, "from the user's allocator");
+  }
   std::vector<std::size_t> sizes;
   int freed = 0;
+  bool throws = false;
   bool empty = false;
 
   // Never asked:
@@ -315,6 +344,113 @@ TEST_F(NativePoolsTest, APoolMayBringItsOwnAllocator) {
   release_all(kPool);
   EXPECT_EQ(own->freed, static_cast<int>(own->sizes.size()));
   EXPECT_EQ(reserved(), before);
+}
+
+// While a pool is filled a capture may be under way, which no question to a stream may disturb.
+TEST_F(NativePoolsTest, AnOwnAllocatorsPoolAsksNoStreamWhileAPoolIsFilled) {
+  const auto own = std::make_shared<OwnAllocator>();
+  allocator().createOrIncrefPool(0, kPool, own);
+  begin(kPool);
+  c10::DataPtr data = allocator().allocate(kMiB);
+  void* const address = data.get();
+  allocator().recordStream(data, stream(6));
+  const std::size_t before = event_calls();
+  data.clear();
+  EXPECT_NE(allocator().allocate(kMiB).get(), address);
+  allocator().emptyCache({0, 0});
+  EXPECT_EQ(event_calls(), before);
+  end(kPool);
+  EXPECT_EQ(event_count(), 1U) << "asked as soon as it may be";
+  finish_events();
+  begin(kPool);
+  data = allocator().allocate(kMiB);
+  EXPECT_EQ(data.get(), address);
+  end(kPool);
+  data.clear();
+  release_all(kPool);
+  EXPECT_EQ(event_count(), 0U);
+  EXPECT_EQ(own->freed, static_cast<int>(own->sizes.size()));
+}
+
+// A block is freed in a destructor: what the driver refuses there is tried again, and never taken for done.
+TEST_F(NativePoolsTest, RefusedEventsAreNoErrorsAndNotDone) {
+  const auto own = std::make_shared<OwnAllocator>();
+  allocator().createOrIncrefPool(0, kPool, own);
+  begin(kPool);
+  c10::DataPtr data[2] = {allocator().allocate(kMiB), allocator().allocate(kMiB)};
+  end(kPool);
+  const std::unordered_set<void*> addresses{data[0].get(), data[1].get()};
+  for (c10::DataPtr& each : data) {
+    allocator().recordStream(each, stream(6));
+  }
+  data[0].clear();
+  EXPECT_EQ(event_count(), 1U);
+  refuse_events(true);
+  EXPECT_NO_THROW(data[1].clear());
+  const auto waiting = [] { return stats().active[0].current - stats().allocation[0].current; };
+  begin(kPool);  // of the first nothing is known any more, the second is still to be recorded
+  end(kPool);
+  EXPECT_EQ(waiting(), 2);
+  EXPECT_EQ(event_count(), 0U);
+  refuse_events(false);
+  begin(kPool);
+  end(kPool);
+  EXPECT_EQ(waiting(), 2);
+  EXPECT_EQ(event_count(), 2U);
+  finish_events();
+  begin(kPool);
+  EXPECT_EQ(waiting(), 0);
+  data[0] = allocator().allocate(kMiB);
+  EXPECT_EQ(addresses.count(data[0].get()), 1U);
+  end(kPool);
+  data[0].clear();
+  release_all(kPool);
+}
+
+TEST_F(NativePoolsTest, AnAllocatorThatThrowsIsGivenNothingTwice) {
+  const auto own = std::make_shared<OwnAllocator>();
+  const std::int64_t before = reserved();
+  allocator().createOrIncrefPool(0, kPool, own);
+  begin(kPool);
+  allocator().allocate(3 * kMiB).clear();
+  allocator().allocate(kMiB).clear();
+  end(kPool);
+  allocator().releasePool(0, kPool);
+  allocator().releasePool(0, kPool);
+  own->throws = true;
+  EXPECT_NE(message_of([] { allocator().emptyCache(kPool); }).find("from the user's allocator"),
+            std::string::npos);
+  EXPECT_EQ(own->freed, 1);
+  own->throws = false;
+  allocator().emptyCache(kPool);
+  EXPECT_EQ(own->freed, 2);
+  EXPECT_EQ(reserved(), before);
+}
+
+// The default stream of each thread has the same handle.
+TEST_F(NativePoolsTest, PerThreadStreamsOfAnOwnAllocatorsPoolAreKeptApart) {
+  const auto own = std::make_shared<OwnAllocator>();
+  allocator().createOrIncrefPool(0, kPool, own);
+  begin(kPool);
+  current().stream = per_thread_stream();
+  c10::DataPtr mine = allocator().allocate(kMiB);
+  void* const address = mine.get();
+  mine.clear();
+  std::thread([address] {
+    current().stream = per_thread_stream();
+    EXPECT_NE(allocator().allocate(kMiB).get(), address);
+  }).join();
+  mine = allocator().allocate(kMiB);
+  EXPECT_EQ(mine.get(), address);
+  end(kPool);
+  // And this thread cannot record on that one's.
+  std::thread([&mine] { allocator().recordStream(mine, external(per_thread_stream())); }).join();
+  notes().clear();
+  mine.clear();
+  EXPECT_EQ(notes(), std::vector<std::string>{"record 1"}) << "the legacy stream waits for all";
+  finish_events();
+  release_all(kPool);
+  EXPECT_EQ(own->freed, static_cast<int>(own->sizes.size()));
 }
 
 TEST_F(NativePoolsTest, AnAllocatorThatHasNothingIsAnOutOfMemoryError) {

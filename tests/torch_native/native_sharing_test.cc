@@ -1,5 +1,8 @@
 // Tensors between processes: what a handle names, how it is opened, and what goes wrong.
+#include <pthread.h>
 #include <unistd.h>
+
+#include <csignal>
 
 #include <sys/wait.h>
 
@@ -26,6 +29,45 @@ TEST_F(NativeSharingTest, AHandleOpensTheMemoryAndCountsUntilItIsLetGo) {
   opened = allocator().getIpcDevPtr(shared.handle);
   EXPECT_NE(opened.get(), nullptr);
   (void)base;
+}
+
+// The wait would end a capture: the mapping goes when it may.
+TEST_F(NativeSharingTest, WhatIsLetGoWhileAPoolIsFilledIsClosedLater) {
+  constexpr PoolId kPool{0, 5};
+  const c10::DataPtr data = allocator().allocate(10 * kMiB);
+  std::shared_ptr<void> opened =
+      allocator().getIpcDevPtr(allocator().shareIpcHandle(data.get()).handle);
+  void* const base = opened.get();
+  allocator().beginAllocateToPool(0, kPool, [](cudaStream_t) { return false; });
+  opened.reset();
+  EXPECT_EQ(nofrag_close_import(0, base), NOFRAG_CAPTURING);
+  allocator().emptyCache({0, 0});
+  allocator().endAllocateToPool(0, kPool);
+  allocator().releasePool(0, kPool);
+  EXPECT_EQ(nofrag_close_import(0, static_cast<char*>(base) + 1), NOFRAG_UNKNOWN_POINTER);
+  allocator().emptyCache({0, 0});
+  EXPECT_EQ(nofrag_close_import(0, base), NOFRAG_UNKNOWN_POINTER) << "it is closed already";
+}
+
+// Where the system has no more threads, sharing fails with a reason, and may be tried again.
+TEST_F(NativeSharingTest, AServerWithoutAThreadIsAnError) {
+  pthread_attr_t usual;
+  ASSERT_EQ(::pthread_getattr_default_np(&usual), 0);
+  pthread_attr_t huge;
+  ASSERT_EQ(::pthread_attr_init(&huge), 0);
+  ASSERT_EQ(::pthread_attr_setstacksize(&huge, std::size_t{1} << 47),
+            0);  // all addresses there are
+  sigset_t before;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  ASSERT_EQ(::pthread_setattr_default_np(&huge), 0);
+  const std::string said = message_of([] { new DescriptorServer; });
+  ASSERT_EQ(::pthread_setattr_default_np(&usual), 0);
+  EXPECT_NE(said.find("no thread to share"), std::string::npos) << said;
+  sigset_t after;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &after);
+  for (int signal = 1; signal < NSIG; ++signal) {
+    EXPECT_EQ(sigismember(&after, signal), sigismember(&before, signal)) << signal;
+  }
 }
 
 TEST_F(NativeSharingTest, BlocksOfOneAllocationHaveOneHandle) {

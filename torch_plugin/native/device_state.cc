@@ -1,6 +1,7 @@
 #include "torch_plugin/native/device_state.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "torch_plugin/native/abi/abi.h"
 
@@ -12,6 +13,7 @@ using c10::CachingDeviceAllocator::StatArray;
 using c10::CachingDeviceAllocator::StatType;
 
 thread_local const Context* context_of_call = nullptr;
+thread_local bool inside_tracker = false;
 
 Stat& total(StatArray& stats) {
   return stats[static_cast<std::size_t>(StatType::AGGREGATE)];
@@ -71,6 +73,14 @@ Totals DeviceState::totals() const {
 
 Totals DeviceState::note_allocated(Block&& block) {
   const std::lock_guard lock(mutex_);
+  if (restoring_ > 0 && live_.find(block.address) != nullptr) [[unlikely]] {
+    remove(block.address, nullptr);  // restored away, and given out again before its record went
+  }
+  add(std::move(block));
+  return totals();
+}
+
+void DeviceState::add(Block&& block) {
   // Its address was given out again: nothing is waited for there any more.
   if (!waiting_.empty()) {
     if (const auto earlier = waiting_.find(block.address); earlier != waiting_.end()) {
@@ -88,7 +98,6 @@ Totals DeviceState::note_allocated(Block&& block) {
     write(event_of(TraceEntry::ALLOC, ordinal_, block, block.context));
   }
   live_.insert(std::move(block));
-  return totals();
 }
 
 bool DeviceState::note_freed(const void* address, const Context& context, Freed* freed) {
@@ -96,8 +105,14 @@ bool DeviceState::note_freed(const void* address, const Context& context, Freed*
   if (live_.find(address) == nullptr) {
     return false;
   }
-  freed->block = live_.take(address);
-  const Block& block = freed->block;
+  freed->block = remove(address, context);
+  freed->totals = totals();
+  return true;
+}
+
+// pre: a live block starts there.
+Block DeviceState::remove(const void* address, const Context& context) {
+  Block block = live_.take(address);
   change(stats_.allocation, block.small, 1, false);
   change(stats_.allocated_bytes, block.small, block.size, false);
   if (history_.wants_events()) [[unlikely]] {
@@ -109,8 +124,27 @@ bool DeviceState::note_freed(const void* address, const Context& context, Freed*
   } else {
     finish({block, false, context});
   }
-  freed->totals = totals();
-  return true;
+  return block;
+}
+
+void DeviceState::change_restoring(int difference) {
+  const std::lock_guard lock(mutex_);
+  restoring_ += difference;
+}
+
+void DeviceState::note_restored(const std::vector<Block>& gone,
+                                std::vector<Block> made,
+                                const Context& context) {
+  const std::lock_guard lock(mutex_);
+  for (const Block& block : gone) {
+    const Block* known = live_.find(block.address);
+    if (known != nullptr && known->serial == block.serial) {
+      remove(block.address, context);
+    }
+  }
+  for (Block& block : made) {
+    add(std::move(block));
+  }
 }
 
 // The bytes may serve others.
@@ -360,10 +394,46 @@ void DeviceState::write(TraceEvent event) {
 void DeviceState::write_to(TraceEvent event, bool ring) {
   const TraceEntry::Action action = event.action;
   TraceEntry entry = history_.entry(std::move(event));
-  history_.tell_trackers(entry);
+  if (history_.tracked()) {
+    untold_.push_back(entry);
+    ++noted_;
+  }
   if (ring && history_.recording() && !history_.skips(action)) {
     ring_.add(std::move(entry));
   }
+}
+
+// Trackers are code of others: they register memory with a library that may allocate or free memory of its own,
+// through this allocator or one that nofrag has hooked. Called under a lock they could come back for it and wait
+// for themselves. So events are queued under the lock, where their order is known, and told after it. One thread
+// tells at a time, for all; the others wait until their own events are known, because whoever is given memory
+// may rely on what trackers do with it. (A tracker must not wait for a thread that allocates: it would have had to
+// wait for the lock before. What happens in calls that are not PyTorch's is told at the end of the next that is.)
+void DeviceState::tell_trackers() {
+  std::unique_lock lock(mutex_);
+  if (inside_tracker && telling_) {
+    return;  // whoever tells, this thread further out or another one, comes to it
+  }
+  const std::uint64_t mine = noted_;
+  telling_done_.wait(lock, [&] { return told_ >= mine || !telling_; });
+  if (told_ >= mine) {
+    return;
+  }
+  telling_ = true;
+  const bool outer = std::exchange(inside_tracker, true);
+  while (!untold_.empty()) {
+    const std::vector<TraceEntry> entries = std::exchange(untold_, {});
+    lock.unlock();
+    for (const TraceEntry& entry : entries) {
+      history_.tell_trackers(entry);
+    }
+    lock.lock();
+    told_ += entries.size();
+    telling_done_.notify_all();
+  }
+  inside_tracker = outer;
+  telling_ = false;
+  telling_done_.notify_all();
 }
 
 bool DeviceState::has_waiting() {

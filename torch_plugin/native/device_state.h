@@ -6,13 +6,16 @@
 // Invariants: a live record's block is live in nofrag, because records are made after the allocation and go
 // before the free; allocated <= active; all of it changes under `mutex`.
 // Threads: `mutex`. nofrag's own lock may be held when it is taken (on_memory_event), never the other way
-// round: no call of nofrag is made under it.
+// round: no call of nofrag is made under it, and no code of anybody else's. Trackers are told later, without a
+// lock (tell_trackers).
 // Failure: none.
 #pragma once
 
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 #include <nofrag/frameworks.h>
 
@@ -46,12 +49,35 @@ class DeviceState {
   // nofrag_free has returned: the free is complete unless nofrag said that it waits.
   void settle_free(const Block& block);
   void complete_free(const void* address, std::uint64_t serial);
+  // Around a change in nofrag of what lives in a pool, of which the records learn afterwards: meanwhile other
+  // threads may be given addresses whose records are out of date.
+  class Restoring {
+   public:
+    explicit Restoring(DeviceState& state) : state_(state) { state_.change_restoring(1); }
+    Restoring(const Restoring&) = delete;
+    Restoring& operator=(const Restoring&) = delete;
+    ~Restoring() { state_.change_restoring(-1); }
+
+   private:
+    DeviceState& state_;
+  };
+  // nofrag_pool_restore has returned: `gone` were freed, `made` allocated; a block may be in both.
+  void note_restored(const std::vector<Block>& gone,
+                     std::vector<Block> made,
+                     const Context& context);
   void on_memory_event(const nofrag_memory_event& event);
   // Segments that are not nofrag's, of pools with an allocator of their own.
   void note_segment(const void* address, std::size_t size, bool small, bool made, PoolId pool);
   void note_oom(std::size_t requested, cudaStream_t stream, std::size_t free, Context context);
   void note_sync();
   void record(TraceEvent event);
+  // Tells trackers of what has happened until now, in the order in which it did. When it returns they know it;
+  // only what they do themselves they may be told later. pre: no lock is held.
+  void tell_trackers();
+  // A pool of the device begins or ends to be filled.
+  void note_filling(bool begins) { filling_.fetch_add(begins ? 1 : -1, std::memory_order_acq_rel); }
+  // While any is, a capture may be under way.
+  [[nodiscard]] bool filling() const { return filling_.load(std::memory_order_acquire) > 0; }
 
   [[nodiscard]] bool holds(const void* address);
   [[nodiscard]] bool has_waiting();
@@ -108,7 +134,11 @@ class DeviceState {
     Context context;
   };
 
+  void change_restoring(int difference);
+
   // All under the mutex.
+  void add(Block&& block);
+  Block remove(const void* address, const Context& context);
   void write(TraceEvent event);
   void write_to(TraceEvent event, bool ring);
   void finish(const Waiting& waiting);
@@ -134,6 +164,13 @@ class DeviceState {
   std::int64_t small_reserved_at_reset_ = 0;  // of the sums
   std::uint64_t last_serial_ = 0;
   TraceRing ring_;
+  int restoring_ = 0;
+  std::vector<TraceEntry> untold_;  // to trackers
+  std::uint64_t noted_ = 0;         // entries that ever were in it, and those that trackers know
+  std::uint64_t told_ = 0;
+  bool telling_ = false;  // some thread tells them now
+  std::condition_variable telling_done_;
+  std::atomic<int> filling_{0};
 };
 
 // The stack that events of nofrag inside a call are put down to: that of the call. For the calling thread.

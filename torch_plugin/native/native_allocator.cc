@@ -11,6 +11,7 @@
 
 #include "torch_plugin/native/abi/abi.h"
 #include "torch_plugin/native/platform.h"
+#include "torch_plugin/native/stream_name.h"
 
 namespace nofrag::native {
 namespace {
@@ -196,6 +197,7 @@ void* NativeAllocator::allocate_block(int ordinal, std::size_t size, cudaStream_
   TORCH_CHECK_WITH(OutOfMemoryError,
                    size < kTooLarge,
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
+  const Call call(*this);
   DeviceState& state = device(ordinal);
   Block block;
   block.size = rounded_size(size);
@@ -275,6 +277,7 @@ void NativeAllocator::free(void* block) {
   if (block == nullptr || forked_.load(std::memory_order_relaxed)) {
     return;
   }
+  const Call call(*this);
   const Context context = history_.gather(RecordContext::ALL);
   for (const auto& slot : devices_) {
     DeviceState* state = slot.load(std::memory_order_acquire);
@@ -341,9 +344,10 @@ void NativeAllocator::record_stream(const c10::DataPtr& data, c10::cuda::CUDAStr
   DeviceState* state = owner_of(address);
   TORCH_CHECK(state != nullptr, "No allocated block can be found at ", address);
   std::shared_ptr<CustomPool> custom;
-  bool foreign = false;
+  // One handle, one stream, but for the per-thread default stream's: the block may be another thread's.
+  bool foreign = is_per_thread(user);
   state->with_block(address, [&](Block& block) {
-    foreign = user != block.stream;
+    foreign = foreign || user != block.stream;
     block.shared_streams = block.shared_streams || foreign;
     custom = block.custom;
   });

@@ -4,7 +4,7 @@
 // freed while the process ends.
 // Units: bytes. Invariants: a pointer that it did not give out goes to the allocator that was there before.
 // Threads: any. Locks, in the order in which they may be held together: a custom pool's, nofrag's,
-// a DeviceState's; none while user code runs, but trace trackers (as in PyTorch) and custom allocators.
+// a DeviceState's; none while user code runs, but a custom pool's while its own allocator is called.
 // Failure: c10::OutOfMemoryError for want of memory, c10::Error otherwise.
 // Fork: in a child of the process frees do nothing; allocations fail with nofrag's reason.
 #pragma once
@@ -97,6 +97,32 @@ class NativeAllocator final : public Core {
 
  private:
   static constexpr int kMostDevices = 64;
+
+  // One call of PyTorch's. At the end of the outermost one of a thread, when no lock is held, trackers are told
+  // what happened in it.
+  class Call {
+   public:
+    explicit Call(NativeAllocator& allocator)
+        : allocator_(allocator), counted_(allocator.history_.tracked()) {
+      if (counted_) [[unlikely]] {
+        enter();
+      }
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+    ~Call() {
+      if (allocator_.history_.tracked()) [[unlikely]] {
+        leave();
+      }
+    }
+
+   private:
+    static void enter();
+    void leave() const;
+
+    NativeAllocator& allocator_;
+    const bool counted_;
+  };
 
   NativeAllocator();
   ~NativeAllocator() override = default;

@@ -53,27 +53,67 @@ void enable_peer(int device, int accessed) {
   C10_CUDA_CHECK(result);
 }
 
-Event record(int device, cudaStream_t stream) {
-  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
-  Event event = nullptr;
-  C10_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  C10_CUDA_CHECK(cudaEventRecord(event, stream));
-  return event;
+namespace {
+
+// The runtime keeps the last failure for whoever asks next, who would take it for his own. (A device that has
+// failed for good says so again.)
+void forget_failure() noexcept {
+  (void)cudaGetLastError();
 }
 
-bool finished(Event event) {
-  const cudaError_t result = cudaEventQuery(event);
-  if (result == cudaErrorNotReady) {
-    (void)cudaGetLastError();
-    return false;
+// An event recorded on a captured stream becomes part of the graph, and whoever asks about it ends the capture.
+// Of the legacy stream the question fails while any blocking stream is captured, and harms nothing.
+bool may_be_captured(cudaStream_t stream) noexcept {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+  if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
+    forget_failure();
+    return true;
   }
-  C10_CUDA_CHECK(result);
-  C10_CUDA_CHECK(cudaEventDestroy(event));
-  return true;
+  return status != cudaStreamCaptureStatusNone;
 }
 
-void wait(Event event) {
-  C10_CUDA_CHECK(cudaEventSynchronize(event));
+}  // namespace
+
+bool record(int device, cudaStream_t stream, Event* event) noexcept {
+  try {
+    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+    if (may_be_captured(stream)) {
+      return false;
+    }
+    if (cudaEventCreateWithFlags(event, cudaEventDisableTiming) != cudaSuccess) {
+      forget_failure();
+      return false;
+    }
+    if (cudaEventRecord(*event, stream) != cudaSuccess) {
+      forget_failure();
+      discard(*event);
+      return false;
+    }
+    return true;
+  } catch (const std::exception&) {
+    return false;  // the device could not be made the current one
+  }
+}
+
+Progress progress(Event event) noexcept {
+  const cudaError_t result = cudaEventQuery(event);
+  if (result == cudaSuccess) {
+    return Progress::kDone;
+  }
+  forget_failure();
+  return result == cudaErrorNotReady ? Progress::kRunning : Progress::kUnknown;
+}
+
+void wait(Event event) noexcept {
+  if (cudaEventSynchronize(event) != cudaSuccess) {
+    forget_failure();
+  }
+}
+
+void discard(Event event) noexcept {
+  if (cudaEventDestroy(event) != cudaSuccess) {
+    forget_failure();
+  }
 }
 
 }  // namespace nofrag::native::platform

@@ -18,6 +18,7 @@ void NativeAllocator::settle(DeviceState& state) {
 }
 
 DeviceStats NativeAllocator::stats(int ordinal) {
+  const Call call(*this);
   DeviceState& state = device(ordinal);
   settle(state);
   return state.stats();
@@ -41,11 +42,14 @@ void NativeAllocator::set_fraction(double fraction, int ordinal) {
               "invalid fraction:",
               fraction,
               ". Please set within [0, 1].");
+  const Call call(*this);
   check(nofrag_set_memory_fraction(ordinal, fraction));
   device(ordinal).fraction = fraction;
 }
 
 void NativeAllocator::empty_cache(PoolId pool) {
+  const Call call(*this);
+  sharing_.close_what_waits();
   const Context context = history_.gather(RecordContext::ALL);
   const ContextOfCall in_call(context);
   for (const auto& slot : devices_) {

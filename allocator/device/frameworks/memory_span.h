@@ -1,4 +1,5 @@
 // MemorySpan, PoolBlock, MemoryPart, ImportedPart: what a framework is told of memory, and names it by.
+// Import: another process's memory as it is mapped here.
 //
 // Layer: device. Plain values.
 // Units: Bytes; spans of blocks are multiples of 512 B.
@@ -6,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/units.h"
 
@@ -45,6 +47,15 @@ struct MemoryPart {
 struct ImportedPart {
   int descriptor = -1;
   Bytes size;
+};
+
+struct Import {
+  struct Part {
+    VirtAddr address;
+    Bytes size;
+  };
+  Bytes size;                // of its address range
+  std::vector<Part> mapped;  // those that are not undone yet
 };
 
 }  // namespace nofrag

@@ -79,9 +79,12 @@ Result<VirtAddr> DeviceAllocator::import(std::span<const ImportedPart> parts) {
     const MapOutcome outcome = map_handles(s.driver, s.device, base.value(), handles, s.peers);
     status = outcome.status;
     if (status.ok()) {
-      std::vector<Bytes>& sizes = s.imports[base.value()];
+      Import& import = s.imports[base.value()];
+      import.size = total;
+      VirtAddr at = base.value();
       for (const PhysicalHandle& handle : handles) {
-        sizes.push_back(handle.size);
+        import.mapped.push_back({at, handle.size});
+        at = at + handle.size;
       }
     } else if (outcome.stuck == 0) {
       s.driver.free_range(base.value(), total).ignore();
@@ -106,18 +109,24 @@ Status DeviceAllocator::close_import(VirtAddr address) {
   if (found == s.imports.end()) {
     return Errc::kUnknownPointer;
   }
-  // Whoever imported may have work queued on it, on any stream.
-  if (const Status idle = s.driver.device_synchronize(s.device); !idle.ok()) {
+  // Whoever imported may have work queued on it, on any stream. The wait would end a capture, and while a pool
+  // is being filled one may be under way on a stream that was never seen here.
+  if (s.filling_pool()) {
+    return Errc::kCapturing;
+  }
+  if (const Status idle = s.streams.wait_device_idle(); !idle.ok()) {
     return idle;
   }
-  VirtAddr at = address;
-  for (const Bytes size : found->second) {
+  // From the end, so that what is undone is forgotten at once: a refusal leaves the rest for the next call.
+  std::vector<Import::Part>& mapped = found->second.mapped;
+  while (!mapped.empty()) {
+    const auto [at, size] = mapped.back();
     if (const Status unmapped = s.driver.unmap(at, size); !unmapped.ok()) {
       return unmapped;
     }
-    at = at + size;
+    mapped.pop_back();
   }
-  s.driver.free_range(address, at - address).ignore();
+  s.driver.free_range(address, found->second.size).ignore();
   s.imports.erase(found);
   s.release_imported({});
   return {};

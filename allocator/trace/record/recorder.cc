@@ -8,6 +8,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
+#include <thread>
 #include <utility>
 
 #include <sys/syscall.h>
@@ -158,20 +160,45 @@ std::unique_ptr<Recorder> Recorder::start(RecorderSettings settings, std::string
     return nullptr;
   }
   recorder->last_block_ns_ = monotonic_ns();
-  // The writer takes no signal that is meant for the program.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  recorder->writer_ = std::thread([self = recorder.get()] { self->run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (const Status writing = recorder->start_writer(); !writing.ok()) {
+    *problem = recorder->path() + ": no thread could be made to write it (" +
+               std::strerror(writing.error().driver_code) + ")";
+    if (!recorder->output_.is_flight()) {
+      std::remove(recorder->path().c_str());  // nothing but a head is in it
+    }
+    return nullptr;
+  }
   return recorder;
 }
 
+// Not std::thread, whose constructor throws where the system has no more threads.
+Status Recorder::start_writer() {
+  // The writer takes no signal that is meant for the program.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int problem = ::pthread_create(&writer_, nullptr, &Recorder::run_writer, this);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  writer_joinable_ = problem == 0;
+  return problem == 0 ? Status() : Status(Error{Errc::kNotInitialized, problem});
+}
+
+void* Recorder::run_writer(void* self) {
+  static_cast<Recorder*>(self)->run();
+  return nullptr;
+}
+
+void Recorder::never_destroyed() {
+  if (std::exchange(writer_joinable_, false)) {
+    ::pthread_detach(writer_);
+  }
+}
+
 Recorder::~Recorder() {
-  if (writer_.joinable()) {
+  if (writer_joinable_) {
     stop(NOFRAG_TRACE_STOP_ASKED);
-    writer_.join();
+    ::pthread_join(writer_, nullptr);
   }
 }
 

@@ -14,6 +14,8 @@
 // Cost: on_event about 40 ns; the writer about 0.3 us an event.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -23,12 +25,12 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include <nofrag/trace_format.h>
 
 #include "base/event_sink.h"
+#include "base/result.h"
 #include "trace/record/clock.h"
 #include "trace/record/record_output.h"
 #include "trace/record/ring.h"
@@ -54,7 +56,7 @@ class Recorder final : public EventSink {
   // pre: stopped, and no thread is inside.
   ~Recorder();
   // For one that is never destroyed: nobody waits for its writer's thread, which may end by itself.
-  void never_destroyed() { writer_.detach(); }
+  void never_destroyed();
 
   void on_event(const AllocatorEvent& event) override;
   [[nodiscard]] bool concurrent() const override { return true; }
@@ -95,7 +97,9 @@ class Recorder final : public EventSink {
   RecordEvent* wait_for_room(Ring& ring);
   void wake();
 
-  // The writer thread.
+  // The writer thread. Status: why it could not be made.
+  Status start_writer();
+  static void* run_writer(void* self);
   void run();
   void drain();
   bool write_block();
@@ -139,7 +143,8 @@ class Recorder final : public EventSink {
   std::uint64_t lost_now_ = 0;  // by all
   std::uint64_t last_block_ns_ = 0;
   std::uint64_t last_flight_ns_ = 0;
-  std::thread writer_;
+  pthread_t writer_{};
+  bool writer_joinable_ = false;
 };
 
 }  // namespace nofrag

@@ -64,6 +64,23 @@ TEST_F(ApiTest, PointersThatAreNotBlocks) {
   EXPECT_EQ(nofrag_record_stream(block, test_stream(2)), NOFRAG_UNKNOWN_POINTER);
 }
 
+// Small blocks are kept by the thread that frees them, large ones go back to the heap; neither is freed twice,
+// whoever tries.
+TEST_F(ApiTest, AThreadThatFreesWhatAnotherHasFreedIsRefused) {
+  for (const std::size_t size :
+       {std::size_t{512}, std::size_t{5000}, 3 * kTestMiB, 80 * kTestMiB}) {
+    for (int round = 0; round < 50; ++round) {
+      void* const block = nofrag_malloc(size, 0, test_stream(1));
+      ASSERT_NE(block, nullptr);
+      const bool there = round % 2 == 0;
+      const auto first = [&] { EXPECT_EQ(nofrag_free(block), NOFRAG_OK); };
+      const auto second = [&] { EXPECT_EQ(nofrag_free(block), NOFRAG_UNKNOWN_POINTER); };
+      there ? std::thread(first).join() : first();
+      there ? second() : std::thread(second).join();
+    }
+  }
+}
+
 TEST_F(ApiTest, BlockUsedOnAnotherStreamIsPendingAfterItsFree) {
   void* block = nofrag_malloc(kTestMiB, 0, test_stream(1));
   // Any address inside the block will do.

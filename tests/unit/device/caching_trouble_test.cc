@@ -203,5 +203,46 @@ TEST_F(Caching, ThreadsGoOnWhileEverythingChanges) {
   EXPECT_EQ(allocator_->stats().live_blocks, 0U);
 }
 
+// Without caches the lock decides which of two frees is the first. (With them it is not known: nofrag.h says so.)
+TEST_F(Caching, OfTwoFreesAtOneMomentOneIsRefused) {
+  constexpr int kRounds = 500;
+  Options options;
+  options.thread_caches = false;
+  start(kGiB, options);
+  std::atomic<std::uint64_t> block{0};
+  std::atomic<int> round{0};
+  std::atomic<int> freed{0};
+  std::atomic<int> refused{0};
+  std::atomic<int> done{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&] {
+      for (int mine = 1; mine <= kRounds; ++mine) {
+        while (round.load(std::memory_order_acquire) < mine) {
+          std::this_thread::yield();
+        }
+        const Errc code = allocator_->free(VirtAddr(block.load(std::memory_order_relaxed))).code();
+        (code == Errc::kOk ? freed : refused) += 1;
+        EXPECT_TRUE(code == Errc::kOk || code == Errc::kUnknownPointer);
+        done.fetch_add(1, std::memory_order_acq_rel);
+      }
+    });
+  }
+  for (int mine = 1; mine <= kRounds; ++mine) {
+    const Bytes size = mine % 3 == 0 ? 3 * kMiB : Bytes(700);
+    block.store(allocator_->allocate(size, kA).value().value(), std::memory_order_relaxed);
+    round.store(mine, std::memory_order_release);
+    while (done.load(std::memory_order_acquire) < 2 * mine) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(freed.load(), mine);
+    EXPECT_EQ(refused.load(), mine);
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(allocator_->stats().live_blocks, 0U);
+}
+
 }  // namespace
 }  // namespace nofrag

@@ -111,6 +111,49 @@ TEST_F(SharedMemoryTest, WrongPartsAreRefusedAndLeaveNothing) {
   EXPECT_TRUE(owner_->free(block).ok());
 }
 
+// The wait that an unmapping takes would end a capture.
+TEST_F(SharedMemoryTest, AnImportIsNotClosedWhileAStreamIsCaptured) {
+  const VirtAddr block = owner_->allocate(4 * kMiB, stream_).value();
+  const VirtAddr freed = owner_->allocate(4 * kMiB, stream_).value();
+  EXPECT_TRUE(owner_->free(freed).ok());  // something of the stream's is still to be known
+  const Exported exported = export_all(block);
+  const VirtAddr there = owner_->import(exported.parts).value();
+  close_all(exported);
+  sim_->begin_capture(stream_);
+  EXPECT_EQ(owner_->close_import(there).code(), Errc::kCapturing);
+  EXPECT_FALSE(sim_->capture_invalidated(stream_));
+  EXPECT_TRUE(sim_->end_capture(stream_));
+  // Of a stream that was never seen only the pool that is filled tells.
+  const StreamId unseen(0x900);
+  ASSERT_TRUE(owner_->begin_allocate_to_pool(PoolKey{1, 1}, [](StreamId) { return false; }).ok());
+  sim_->begin_capture(unseen);
+  EXPECT_EQ(owner_->close_import(there).code(), Errc::kCapturing);
+  EXPECT_TRUE(sim_->end_capture(unseen));
+  ASSERT_TRUE(owner_->end_allocate_to_pool(PoolKey{1, 1}).ok());
+  ASSERT_TRUE(owner_->release_pool(PoolKey{1, 1}).ok());
+  EXPECT_TRUE(owner_->close_import(there).ok());
+  EXPECT_TRUE(owner_->free(block).ok());
+}
+
+TEST_F(SharedMemoryTest, AnImportThatIsHalfUndoneGoesOnWhereItStopped) {
+  const VirtAddr block = owner_->allocate(14 * kMiB, stream_).value();
+  const Exported exported = export_all(block);
+  ASSERT_GE(exported.parts.size(), 3U);
+  const SimulatedLeaks before = sim_->leaks();
+  const VirtAddr there = owner_->import(exported.parts).value();
+  close_all(exported);
+  for (const std::uint64_t nth : {2U, 1U}) {
+    sim_->fail_call(DriverCall::kUnmap, nth, Errc::kDriverFailure);
+    EXPECT_EQ(owner_->close_import(there).code(), Errc::kDriverFailure);
+  }
+  EXPECT_EQ(sim_->leaks().mappings, before.mappings + exported.parts.size() - 1);
+  EXPECT_TRUE(owner_->close_import(there).ok());
+  EXPECT_EQ(sim_->leaks().mappings, before.mappings);
+  EXPECT_EQ(sim_->leaks().reservations, before.reservations);
+  EXPECT_EQ(owner_->close_import(there).code(), Errc::kUnknownPointer);
+  EXPECT_TRUE(owner_->free(block).ok());
+}
+
 // Every driver call of an import fails once; whatever it was, nothing stays behind.
 TEST_F(SharedMemoryTest, AnImportIsAllOrNothing) {
   const VirtAddr block = owner_->allocate(14 * kMiB, stream_).value();

@@ -26,6 +26,15 @@ constexpr ActionName kActions[] = {{"alloc", TraceEntry::ALLOC},
                                    {"snapshot", TraceEntry::SNAPSHOT},
                                    {"oom", TraceEntry::OOM}};
 
+// A warning may be an exception too, if the program wants it so.
+void warn(const char* problem) noexcept {
+  try {
+    TORCH_WARN_ONCE("a tracker of memory events failed: ", problem);
+  } catch (...) {
+    return;
+  }
+}
+
 std::uint32_t bit_of(TraceEntry::Action action) {
   return std::uint32_t{1} << static_cast<unsigned>(action);
 }
@@ -168,17 +177,20 @@ void History::add_observer(torch_cuda::OutOfMemoryObserver observer) {
   observers_.push_back(std::move(observer));
 }
 
-void History::tell_trackers(const TraceEntry& entry) const {
-  if (!tracked_.load(std::memory_order_relaxed)) {
-    return;
-  }
+void History::tell_trackers(const TraceEntry& entry) const noexcept {
   std::shared_ptr<const Trackers> trackers;
   {
     const std::lock_guard lock(mutex_);
     trackers = trackers_;
   }
   for (const auto& tracker : *trackers) {
-    tracker(entry);
+    try {
+      tracker(entry);
+    } catch (const std::exception& problem) {
+      warn(problem.what());
+    } catch (...) {
+      warn("an exception of no known kind");
+    }
   }
 }
 

@@ -39,10 +39,9 @@ class History {
     return when_.load(std::memory_order_relaxed) >= level ? take_context() : nullptr;
   }
   [[nodiscard]] bool recording() const { return recording_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool tracked() const { return tracked_.load(std::memory_order_relaxed); }
   // Is anybody interested in events at all?
-  [[nodiscard]] bool wants_events() const {
-    return recording() || tracked_.load(std::memory_order_relaxed);
-  }
+  [[nodiscard]] bool wants_events() const { return recording() || tracked(); }
   [[nodiscard]] bool skips(TraceEntry::Action action) const;
 
   void set(const HistorySettings& settings);
@@ -59,9 +58,9 @@ class History {
 
   void add_tracker(torch_cuda::AllocatorTraceTracker tracker);
   void add_observer(torch_cuda::OutOfMemoryObserver observer);
-  // Under the mutex of the device that the entry is about.
-  void tell_trackers(const TraceEntry& entry) const;
-  // Without any lock.
+  // Both without any lock. What a tracker throws is reported and ends there: memory came or went already, and
+  // it may be a destructor that waits.
+  void tell_trackers(const TraceEntry& entry) const noexcept;
   void tell_observers(int device, std::size_t requested, std::size_t total, std::size_t free) const;
 
  private:

@@ -6,6 +6,28 @@
 #include "torch_plugin/native/platform.h"
 
 namespace nofrag::native {
+namespace {
+
+thread_local int calls_under_way = 0;
+
+}  // namespace
+
+void NativeAllocator::Call::enter() {
+  ++calls_under_way;
+}
+
+// (A call that began before there was a tracker is not counted.)
+void NativeAllocator::Call::leave() const {
+  calls_under_way -= counted_ ? 1 : 0;
+  if (calls_under_way > 0 || allocator_.forked_.load(std::memory_order_relaxed)) {
+    return;
+  }
+  for (const auto& slot : allocator_.devices_) {
+    if (DeviceState* state = slot.load(std::memory_order_acquire)) {
+      state->tell_trackers();
+    }
+  }
+}
 
 void NativeAllocator::record_history(const HistorySettings& settings) {
   history_.set(settings);
@@ -52,6 +74,7 @@ Context NativeAllocator::context_of(const void* address) {
 void NativeAllocator::annotate_block(const void* address, const std::string& text) {
   DeviceState* state = owner_of(address);
   TORCH_CHECK(state != nullptr, "no live allocation starts at ", address);
+  const Call call(*this);
   TraceEvent event = annotation_event(state->ordinal(), address);
   state->with_block(address, [&](const Block& block) {
     event.size = block.requested;

@@ -190,7 +190,7 @@ void add_custom(DeviceState& state,
     info.device = static_cast<c10::DeviceIndex>(state.ordinal());
     info.address = address;
     info.total_size = segment.size;
-    info.stream = segment.stream;
+    info.stream = segment.stream.handle;
     info.is_large = !segment.small;
     info.owner_private_pool_id = pool;
     for (const auto& [start, span] : segment.spans) {
@@ -227,6 +227,7 @@ void NativeAllocator::survey_device(DeviceState& state, std::vector<SegmentInfo>
 }
 
 SnapshotInfo NativeAllocator::snapshot(PoolId pool, bool with_traces) {
+  const Call call(*this);
   SnapshotInfo result;
   c10::ApproximateClockToUnixTimeConverter converter;
   const auto to_nanoseconds = converter.makeConverter();

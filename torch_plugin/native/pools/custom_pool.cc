@@ -38,7 +38,7 @@ void* CustomPool::allocate(std::size_t size, cudaStream_t stream, std::size_t* g
     return nullptr;
   }
   const auto address = reinterpret_cast<std::size_t>(made);
-  segments_[address] = {whole, stream, small, {{address, {address, whole, true}}}};
+  segments_[address] = {whole, name_of(stream), small, {{address, {address, whole, true}}}};
   device_.note_segment(made, whole, small, true, pool_);
   return take_free(size, stream, small, given);
 }
@@ -51,10 +51,11 @@ void* CustomPool::reuse(std::size_t size, cudaStream_t stream, std::size_t* give
 
 // The smallest free block of the stream that is large enough, the lowest among equals.
 void* CustomPool::take_free(std::size_t size, cudaStream_t stream, bool small, std::size_t* given) {
+  const StreamName own = name_of(stream);
   Segment* segment = nullptr;
   Span* best = nullptr;
   for (auto& [start, candidate] : segments_) {
-    if (candidate.stream != stream || candidate.small != small) {
+    if (candidate.stream != own || candidate.small != small) {
       continue;
     }
     for (auto& [address, span] : candidate.spans) {
@@ -97,7 +98,7 @@ void CustomPool::give_free(std::size_t address) {
 
 void CustomPool::record_stream(const void* block, cudaStream_t stream) {
   const std::lock_guard lock(mutex_);
-  streams_of_block_[reinterpret_cast<std::size_t>(block)].insert(stream);
+  streams_of_block_[reinterpret_cast<std::size_t>(block)].insert(name_of(stream));
 }
 
 bool CustomPool::free(const Block& block) {
@@ -109,45 +110,88 @@ bool CustomPool::free(const Block& block) {
     return true;
   }
   Waiting waiting{block.address, block.serial, {}};
-  for (cudaStream_t stream : streams->second) {
-    waiting.events.push_back(platform::record(device_.ordinal(), stream));
+  for (const StreamName& stream : streams->second) {
+    waiting.marks.push_back({stream});
+    if (!device_.filling()) {
+      set(waiting.marks.back());
+    }
   }
   streams_of_block_.erase(streams);
   waiting_.push_back(std::move(waiting));
   return false;
 }
 
+// Another thread's default stream is out of reach, but the legacy one's work begins after what it has queued.
+void CustomPool::set(Mark& mark) const noexcept {
+  const cudaStream_t stream =
+      mark.stream.within_reach() ? mark.stream.handle : static_cast<cudaStream_t>(cudaStreamLegacy);
+  if (!platform::record(device_.ordinal(), stream, &mark.event)) {
+    mark.event = nullptr;
+  }
+}
+
+// Is the work before the mark done? What the driver does not answer clearly is not.
+bool CustomPool::passed(Mark& mark, bool wait) const noexcept {
+  if (mark.event == nullptr) {
+    set(mark);
+  }
+  if (mark.event == nullptr) {
+    return false;
+  }
+  if (wait) {
+    platform::wait(mark.event);
+  }
+  const platform::Progress progress = platform::progress(mark.event);
+  if (progress == platform::Progress::kRunning) {
+    return false;
+  }
+  platform::discard(mark.event);
+  mark.event = nullptr;
+  return progress == platform::Progress::kDone;
+}
+
 // Blocks whose streams are done become free.
 void CustomPool::poll(bool wait) {
-  std::erase_if(waiting_, [&](Waiting& waiting) {
-    std::erase_if(waiting.events, [wait](platform::Event event) {
-      if (wait) {
-        platform::wait(event);
-      }
-      return platform::finished(event);
-    });
-    if (!waiting.events.empty()) {
-      return false;
-    }
+  if (waiting_.empty() || device_.filling()) {
+    return;
+  }
+  std::vector<Waiting> done;
+  std::vector<Waiting> not_done;
+  for (Waiting& waiting : waiting_) {
+    std::erase_if(waiting.marks, [&](Mark& mark) { return passed(mark, wait); });
+    (waiting.marks.empty() ? done : not_done).push_back(std::move(waiting));
+  }
+  waiting_ = std::move(not_done);
+  for (const Waiting& waiting : done) {
     give_free(reinterpret_cast<std::size_t>(waiting.address));
     device_.complete_free(waiting.address, waiting.serial);
-    return true;
-  });
+  }
+}
+
+void CustomPool::settle() {
+  const std::lock_guard lock(mutex_);
+  poll(false);
 }
 
 bool CustomPool::empty() {
   const std::lock_guard lock(mutex_);
+  if (device_.filling()) {
+    return segments_.empty();
+  }
   poll(true);
-  std::erase_if(segments_, [this](const auto& entry) {
-    const auto& [address, segment] = entry;
-    if (segment.spans.size() != 1 || !segment.spans.begin()->second.free) {
-      return false;
+  for (auto at = segments_.begin(); at != segments_.end();) {
+    const auto& spans = at->second.spans;
+    if (spans.size() != 1 || !spans.begin()->second.free) {
+      ++at;
+      continue;
     }
-    void* const start = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+    // Forgotten first: an allocator that throws is not given the same memory twice.
+    const auto gone = segments_.extract(at++);
+    const Segment& segment = gone.mapped();
+    void* const start = reinterpret_cast<void*>(gone.key());  // NOLINT(performance-no-int-to-ptr)
     device_.note_segment(start, segment.size, segment.small, false, pool_);
     allocator_->raw_delete(start);
-    return true;
-  });
+  }
   return segments_.empty();
 }
 

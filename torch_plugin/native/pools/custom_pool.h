@@ -6,8 +6,11 @@
 // neighbours merge. Segments go back when the pool is emptied, never before.
 // Owns: its segments, through the allocator, which it keeps alive.
 // Units: bytes. Invariants: blocks tile each segment; a free block has free neighbours only while it waits.
+// While a pool of the device is being filled a capture may be under way: then no event is recorded or asked
+// about, nothing is waited for and nothing given back; blocks that other streams used stay where they are.
 // Threads: any, one mutex a pool. The user's allocator is called under it.
-// Failure: nullptr where the user's allocator gives nothing; its exceptions pass.
+// Failure: nullptr where the user's allocator gives nothing; its exceptions pass. free and record_stream throw
+// nothing of their own: tensors are freed in destructors.
 #pragma once
 
 #include <map>
@@ -19,6 +22,7 @@
 #include "torch_plugin/native/abi/types.h"
 #include "torch_plugin/native/device_state.h"
 #include "torch_plugin/native/platform.h"
+#include "torch_plugin/native/stream_name.h"
 
 namespace nofrag::native {
 
@@ -38,6 +42,8 @@ class CustomPool {
   // True if the block is free now; false if other streams still use it: it is reported to the device's
   // state when they are done.
   bool free(const Block& block);
+  // Takes in what streams have finished, without waiting.
+  void settle();
   // Gives free segments back; true if none is left. Waits for streams that still use freed blocks.
   bool empty();
   void set_no_split() { no_split_ = true; }
@@ -49,7 +55,7 @@ class CustomPool {
   };
   struct Segment {
     std::size_t size;
-    cudaStream_t stream;
+    StreamName stream;
     bool small;
     std::map<std::size_t, Span> spans;  // by address
   };
@@ -57,15 +63,22 @@ class CustomPool {
   [[nodiscard]] std::map<std::size_t, Segment> segments();
 
  private:
+  // The end of a stream's work at the block's free, or soon after it.
+  struct Mark {
+    StreamName stream;
+    platform::Event event = nullptr;  // null: still to be recorded
+  };
   struct Waiting {
     const void* address;
     std::uint64_t serial;
-    std::vector<platform::Event> events;
+    std::vector<Mark> marks;
   };
 
   void* take_free(std::size_t size, cudaStream_t stream, bool small, std::size_t* given);
   void give_free(std::size_t address);
   void poll(bool wait);
+  void set(Mark& mark) const noexcept;
+  bool passed(Mark& mark, bool wait) const noexcept;
   [[nodiscard]] std::map<std::size_t, Segment>::iterator segment_of(std::size_t address);
 
   DeviceState& device_;
@@ -73,9 +86,9 @@ class CustomPool {
   const std::shared_ptr<CUDAAllocator> allocator_;
   std::mutex mutex_;
   bool no_split_ = false;
-  std::map<std::size_t, Segment> segments_;                         // Sync: mutex_
-  std::map<std::size_t, std::set<cudaStream_t>> streams_of_block_;  // Sync: mutex_
-  std::vector<Waiting> waiting_;                                    // Sync: mutex_
+  std::map<std::size_t, Segment> segments_;                       // Sync: mutex_
+  std::map<std::size_t, std::set<StreamName>> streams_of_block_;  // Sync: mutex_
+  std::vector<Waiting> waiting_;                                  // Sync: mutex_
 };
 
 }  // namespace nofrag::native

@@ -22,14 +22,17 @@ c10::Device cuda_device(int ordinal) {
 }  // namespace
 
 void NativeAllocator::begin_pool(int ordinal, PoolId pool, StreamFilter filter) {
+  const Call call(*this);
   pools_.begin(device(ordinal), pool, std::move(filter));
 }
 
 void NativeAllocator::end_pool(int ordinal, PoolId pool) {
+  const Call call(*this);
   pools_.end(device(ordinal), pool);
 }
 
 void NativeAllocator::release_pool(int ordinal, PoolId pool) {
+  const Call call(*this);
   pools_.release(device(ordinal), pool);
 }
 
@@ -40,10 +43,12 @@ int NativeAllocator::pool_uses(int ordinal, PoolId pool) {
 void NativeAllocator::retain_pool(int ordinal,
                                   PoolId pool,
                                   std::shared_ptr<CUDAAllocator> allocator) {
+  const Call call(*this);
   pools_.retain(device(ordinal), pool, std::move(allocator));
 }
 
 void NativeAllocator::set_use_on_oom(int ordinal, PoolId pool, bool use) {
+  const Call call(*this);
   pools_.set_use_on_oom(device(ordinal), pool, use);
 }
 
@@ -90,14 +95,16 @@ CheckpointDelta NativeAllocator::restore(int ordinal,
   TORCH_CHECK(wanted != nullptr && wanted->device == ordinal,
               "Expected a checkpoint of this device");
   TORCH_CHECK(pools_.exists(ordinal, wanted->pool), "Could not find private pool id");
+  const Call call(*this);
   DeviceState& device_state = device(ordinal);
   const Context context = history_.gather(RecordContext::STATE);
   CheckpointDelta delta;
+  std::vector<Block> gone;
   bool shared = false;
   device_state.for_each_live([&](const Block& block) {
     if (block.pool == wanted->pool) {
       shared = shared || block.shared_streams;
-      delta.ptrs_freed.push_back(block.address);
+      gone.push_back(block);
     }
   });
   TORCH_CHECK(!shared, "Events should have synchronized when setting checkpointed block");
@@ -105,18 +112,21 @@ CheckpointDelta NativeAllocator::restore(int ordinal,
   for (const Block& block : wanted->blocks) {
     blocks.push_back({block.address, block.served, block.stream});
   }
-  for (void* address : delta.ptrs_freed) {
-    DeviceState::Freed freed;
-    device_state.note_freed(address, context, &freed);
-  }
   const ContextOfCall in_call(context);
+  const DeviceState::Restoring restoring(device_state);
+  // All or nothing: if it is refused, the records are still right.
   check(nofrag_pool_restore(
       ordinal, {wanted->pool.first, wanted->pool.second}, blocks.data(), blocks.size()));
+  std::vector<Block> made = wanted->blocks;
+  for (Block& block : made) {
+    block.context = context;
+    block.shared_streams = false;
+  }
+  device_state.note_restored(gone, std::move(made), context);
+  for (const Block& block : gone) {
+    delta.ptrs_freed.push_back(block.address);
+  }
   for (const Block& block : wanted->blocks) {
-    Block again = block;
-    again.context = context;
-    again.shared_streams = false;
-    device_state.note_allocated(std::move(again));
     delta.dataptrs_allocd.emplace_back(
         block.address, block.address, deleter(), cuda_device(ordinal));
   }

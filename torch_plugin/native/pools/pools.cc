@@ -49,7 +49,15 @@ Destination Pools::ask(int device, cudaStream_t stream) const {
   return {};
 }
 
+// Without the mutex: a custom pool holds its own while it calls the user's allocator, which may come here.
+void Pools::settle_custom(int device) const {
+  for (const auto& [pool, own] : custom(device)) {
+    own->settle();
+  }
+}
+
 void Pools::begin(DeviceState& device, PoolId pool, StreamFilter filter) {
+  settle_custom(device.ordinal());
   const std::lock_guard lock(mutex_);
   const int ordinal = device.ordinal();
   TORCH_CHECK(std::none_of(fillings_.begin(),
@@ -60,10 +68,18 @@ void Pools::begin(DeviceState& device, PoolId pool, StreamFilter filter) {
   ++states_[{ordinal, pool}].uses;
   fillings_.push_back({ordinal, pool, std::make_shared<const StreamFilter>(std::move(filter))});
   filling_.fetch_add(1, std::memory_order_release);
+  device.note_filling(true);
 }
 
 void Pools::end(DeviceState& device, PoolId pool) {
-  const std::lock_guard lock(mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    end_locked(device, pool);
+  }
+  settle_custom(device.ordinal());
+}
+
+void Pools::end_locked(DeviceState& device, PoolId pool) {
   const auto found =
       std::find_if(fillings_.rbegin(), fillings_.rend(), [&](const Filling& filling) {
         return filling.device == device.ordinal() && filling.pool == pool;
@@ -71,6 +87,7 @@ void Pools::end(DeviceState& device, PoolId pool) {
   TORCH_CHECK(found != fillings_.rend(), "endAllocatePool: not currently recording to mempool_id");
   fillings_.erase(std::next(found).base());
   filling_.fetch_sub(1, std::memory_order_release);
+  device.note_filling(false);
   expect_ok(nofrag_pool_end(device.ordinal(), to_c(pool)));
 }
 

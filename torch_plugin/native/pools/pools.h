@@ -51,6 +51,9 @@ class Pools {
       int device) const;
 
  private:
+  // Custom pools serve while a pool is filled, when they may ask nobody; so they ask before and after.
+  void settle_custom(int device) const;
+
   struct State {
     int uses = 0;
     bool no_split = false;
@@ -65,6 +68,7 @@ class Pools {
   using Key = std::pair<int, PoolId>;
 
   [[nodiscard]] Destination ask(int device, cudaStream_t stream) const;
+  void end_locked(DeviceState& device, PoolId pool);
   State& used(int device, PoolId pool);
 
   mutable std::mutex mutex_;

@@ -1,6 +1,7 @@
 #include "torch_plugin/native/sharing/descriptor_server.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +9,6 @@
 #include <csignal>
 #include <cstddef>
 #include <cstring>
-#include <thread>
 
 #include <c10/util/Exception.h>
 #include <sys/random.h>
@@ -37,6 +37,7 @@ class Descriptor {
     }
   }
   [[nodiscard]] int number() const { return number_; }
+  void release() { number_ = -1; }
 
  private:
   int number_;
@@ -156,20 +157,32 @@ std::vector<int> ask(const std::string& socket_name,
 
 DescriptorServer::DescriptorServer() {
   socket_name_ = "nofrag-" + std::to_string(::getpid()) + "-" + std::to_string(random_number());
-  const int listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  Descriptor listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address;
   const socklen_t length = address_of(socket_name_, &address);
   const bool listening =
-      listener >= 0 && ::bind(listener, reinterpret_cast<const sockaddr*>(&address), length) == 0 &&
-      ::listen(listener, SOMAXCONN) == 0;
+      listener.number() >= 0 &&
+      ::bind(listener.number(), reinterpret_cast<const sockaddr*>(&address), length) == 0 &&
+      ::listen(listener.number(), SOMAXCONN) == 0;
   TORCH_CHECK(listening, "nofrag: no socket to share CUDA tensors through: ", std::strerror(errno));
-  // Signals are for the program's own threads.
+  listener_ = listener.number();
+  // Signals are for the program's own threads. (Not std::thread, which throws before the mask is put back.)
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([this, listener] { serve(listener); }).detach();
+  pthread_t thread{};
+  const int problem = ::pthread_create(&thread, nullptr, &DescriptorServer::run, this);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  TORCH_CHECK(
+      problem == 0, "nofrag: no thread to share CUDA tensors with: ", std::strerror(problem));
+  ::pthread_detach(thread);
+  listener.release();
+}
+
+void* DescriptorServer::run(void* self) {
+  static_cast<DescriptorServer*>(self)->serve();
+  return nullptr;
 }
 
 std::uint64_t DescriptorServer::offer(int descriptor) {
@@ -189,9 +202,9 @@ void DescriptorServer::withdraw(std::uint64_t name) {
   }
 }
 
-void DescriptorServer::serve(int listener) {
+void DescriptorServer::serve() {
   for (;;) {
-    const Descriptor peer(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    const Descriptor peer(::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
     if (peer.number() >= 0 && same_user(peer.number())) {
       limit_waiting(peer.number());
       answer(peer.number());

@@ -36,10 +36,12 @@ class DescriptorServer {
                                 const std::vector<std::uint64_t>& names);
 
  private:
-  void serve(int listener);
+  static void* run(void* self);
+  void serve();
   void answer(int peer);
 
   std::string socket_name_;
+  int listener_ = -1;  // the thread's
   std::mutex mutex_;
   std::unordered_map<std::uint64_t, int> offered_;  // Sync: mutex_
 };

@@ -42,6 +42,23 @@ void decode(const std::string& text, std::string* socket_name, std::vector<Part>
   std::memcpy(parts->data(), text.data() + kHead + counts[0], counts[1] * sizeof(Part));
 }
 
+class OwnDescriptor {
+ public:
+  explicit OwnDescriptor(int number) : number_(number) {}
+  OwnDescriptor(const OwnDescriptor&) = delete;
+  OwnDescriptor& operator=(const OwnDescriptor&) = delete;
+  ~OwnDescriptor() { ::close(number_); }
+
+ private:
+  const int number_;
+};
+
+// Can what nofrag_close_import refused be had later? At exit, and in a forked child, nothing is left to undo.
+bool waits(nofrag_status closed) {
+  return closed != NOFRAG_OK && closed != NOFRAG_UNKNOWN_POINTER && closed != NOFRAG_FORKED &&
+         closed != NOFRAG_EXITING;
+}
+
 [[noreturn]] void throw_reason() {
   const char* reason = nullptr;
   nofrag_last_error(&reason);
@@ -98,12 +115,12 @@ Sharing::Exported Sharing::export_once(void* address, std::uint64_t allocation, 
   if (nofrag_export(address, allocation, &descriptor) != NOFRAG_OK) {
     throw_reason();
   }
+  const OwnDescriptor own(descriptor);  // the server has its own
   const std::lock_guard lock(exports_mutex_);
   if (server_ == nullptr) {
     server_ = new DescriptorServer;
   }
-  Exported exported{descriptor, server_->offer(descriptor), size};
-  ::close(descriptor);  // the server has its own
+  Exported exported{server_->offer(descriptor), size};
   const auto [kept, made] = exports_.emplace(allocation, exported);
   if (!made) {
     server_->withdraw(exported.name);  // another thread was first
@@ -123,7 +140,32 @@ bool Sharing::is_ours(const std::string& handle) {
   return handle.size() >= sizeof kMagic && std::memcmp(handle.data(), kMagic, sizeof kMagic) == 0;
 }
 
+// (In a forked child no mutex is taken: a thread that is not there may have it.)
+void Sharing::let_go(std::list<Mapped>& mapped) noexcept {
+  const nofrag_status closed = nofrag_close_import(mapped.front().device, mapped.front().address);
+  if (closed == NOFRAG_OK) {
+    close_what_waits();
+  } else if (waits(closed)) {
+    const std::lock_guard lock(closing_mutex_);
+    closing_.splice(closing_.end(), mapped);
+  }
+}
+
+void Sharing::close_what_waits() noexcept {
+  std::list<Mapped> waiting;
+  {
+    const std::lock_guard lock(closing_mutex_);
+    waiting.swap(closing_);
+  }
+  waiting.remove_if([](const Mapped& mapped) {
+    return !waits(nofrag_close_import(mapped.device, mapped.address));
+  });
+  const std::lock_guard lock(closing_mutex_);
+  closing_.splice(closing_.end(), waiting);
+}
+
 std::shared_ptr<void> Sharing::open(int device, const std::string& handle) {
+  close_what_waits();
   const std::lock_guard lock(open_mutex_);
   std::weak_ptr<void>& known = open_[{device, handle}];
   if (std::shared_ptr<void> open = known.lock()) {
@@ -139,11 +181,11 @@ std::shared_ptr<void> Sharing::open(int device, const std::string& handle) {
     names.push_back(part.name);
     sizes.push_back(part.size);
   }
+  // Made before the mapping: letting it go must not need memory of the host.
+  auto mapped = std::make_shared<std::list<Mapped>>(1, Mapped{device, nullptr});
   void* const base = map_parts(device, DescriptorServer::fetch(socket_name, names), sizes);
-  std::shared_ptr<void> open(base, [device](void* address) {
-    // At exit, or in a forked child, there is nothing to undo.
-    nofrag_close_import(device, address);
-  });
+  mapped->front().address = base;
+  std::shared_ptr<void> open(base, [this, mapped](void* /*address*/) { let_go(*mapped); });
   open_[{device, handle}] = open;
   return open;
 }

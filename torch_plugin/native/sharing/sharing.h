@@ -7,9 +7,12 @@
 // Owns: the descriptors, the server, weak references to what is open.
 // Units: bytes. Invariants: a handle is only made of a live block; the sender keeps the block alive while
 // others use it (PyTorch's reference counts do).
-// Threads: any. forget() may be called under nofrag's lock. Failure: c10::Error.
+// What is let go is unmapped at once, or, where that cannot be now (a capture must not be waited into), when
+// something is opened, let go or emptied next.
+// Threads: any. forget() may be called under nofrag's lock. Failure: c10::Error; letting go throws nothing.
 #pragma once
 
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -31,21 +34,30 @@ class Sharing {
   std::shared_ptr<void> open(int device, const std::string& handle);
   // The allocation went back to the driver.
   void forget(std::uint64_t allocation);
+  // Unmaps what could not be unmapped when it was let go.
+  void close_what_waits() noexcept;
 
  private:
   struct Exported {
-    int descriptor = -1;
     std::uint64_t name = 0;
     std::size_t size = 0;
   };
 
+  struct Mapped {
+    int device;
+    void* address;
+  };
+
   Exported export_once(void* address, std::uint64_t allocation, std::size_t size);
+  void let_go(std::list<Mapped>& mapped) noexcept;
 
   std::mutex exports_mutex_;
   std::unordered_map<std::uint64_t, Exported> exports_;  // Sync: exports_mutex_
   DescriptorServer* server_ = nullptr;                   // for good;  Sync: exports_mutex_
   std::mutex open_mutex_;
   std::map<std::pair<int, std::string>, std::weak_ptr<void>> open_;  // Sync: open_mutex_
+  std::mutex closing_mutex_;   // held for no call of nofrag, and may be taken under open_mutex_
+  std::list<Mapped> closing_;  // Sync: closing_mutex_
 };
 
 }  // namespace nofrag::native

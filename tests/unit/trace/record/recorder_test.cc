@@ -1,9 +1,13 @@
 // The recorder: threads that emit all they can, and a writer.
 #include "trace/record/recorder.h"
 
+#include <pthread.h>
+
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <csignal>
+#include <fstream>
 #include <random>
 #include <thread>
 
@@ -221,6 +225,32 @@ TEST_F(RecorderTest, AThreadThatEndsIsHeardToTheLast) {
   const Trace trace = read();
   EXPECT_EQ(story(trace), "a0 f0");
   EXPECT_TRUE(trace.warnings.empty());
+}
+
+// Where the system has no more threads nothing is recorded, and the program goes on.
+TEST_F(RecorderTest, ARecorderWithoutAThreadSaysSo) {
+  pthread_attr_t usual;
+  ASSERT_EQ(::pthread_getattr_default_np(&usual), 0);
+  pthread_attr_t huge;
+  ASSERT_EQ(::pthread_attr_init(&huge), 0);
+  ASSERT_EQ(::pthread_attr_setstacksize(&huge, std::size_t{1} << 47),
+            0);  // all addresses there are
+  sigset_t before;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  ASSERT_EQ(::pthread_setattr_default_np(&huge), 0);
+  RecorderSettings settings;
+  settings.path = path_;
+  std::string problem;
+  const std::unique_ptr<Recorder> none = Recorder::start(std::move(settings), &problem);
+  ASSERT_EQ(::pthread_setattr_default_np(&usual), 0);
+  EXPECT_EQ(none, nullptr);
+  EXPECT_NE(problem.find("no thread could be made"), std::string::npos) << problem;
+  EXPECT_FALSE(std::ifstream(path_).is_open()) << "a file that nobody will write";
+  sigset_t after;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &after);
+  for (int signal = 1; signal < NSIG; ++signal) {
+    EXPECT_EQ(sigismember(&after, signal), sigismember(&before, signal)) << signal;
+  }
 }
 
 TEST_F(RecorderTest, OneAfterTheOther) {
