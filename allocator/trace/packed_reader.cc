@@ -48,6 +48,7 @@ class PackedReader {
   bool check_end(const Block& block);
   bool read_recorded(const Block& block, bool* last);
   std::optional<TraceError> finish_recording(Trace* trace);
+  std::optional<TraceError> ended_at_once();
   bool at_end();
   std::array<std::uint64_t, 5> totals_{};  // of the end block
   bool fail(std::uint64_t offset,
@@ -65,6 +66,7 @@ class PackedReader {
   bool torn_ = false;  // error_ says where the file ends before its time
   std::string raw_;
   std::uint64_t block_offset_ = 0;
+  std::uint64_t first_block_ = 0;  // where it begins
   std::uint64_t last_id_ = UINT64_MAX;
   std::optional<TraceError> error_;
 };
@@ -345,8 +347,21 @@ std::optional<TraceError> PackedReader::finish_recording(Trace* trace) {
   }
   std::string why;
   if (!recorded_.finish(torn, trace, &why)) {
-    fail(block_offset_, why, "a recording that can be played");
+    fail(block_offset_,
+         why,
+         "a recording that can be played",
+         recorded_.told_nothing() ? TraceError::Kind::kEmpty : TraceError::Kind::kCorrupt);
   }
+  return error_;
+}
+
+// Only a recording is seen before its first block is whole: it has its header at once, other traces get their
+// names when they are complete.
+std::optional<TraceError> PackedReader::ended_at_once() {
+  error_->kind = TraceError::Kind::kEmpty;
+  error_->found +=
+      ", of a recording that ended before its first block: its process was killed in its first "
+      "moment, or has only begun";
   return error_;
 }
 
@@ -383,6 +398,7 @@ std::optional<TraceError> PackedReader::read(Trace* trace) {
   if (!read_file_header()) {
     return error_;
   }
+  first_block_ = input_.offset();
   for (;;) {
     Block block;
     bool last = false;
@@ -392,6 +408,10 @@ std::optional<TraceError> PackedReader::read(Trace* trace) {
     }
     if (last || (torn_ && recorded_.any())) {
       return last && error_ ? error_ : finish_recording(trace);
+    }
+    const bool of_recording = !whole || RecordReader::knows(block.kind);
+    if (torn_ && block_offset_ == first_block_ && of_recording) {
+      return ended_at_once();
     }
     if (!whole || error_) {
       return error_;

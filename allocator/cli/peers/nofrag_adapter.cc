@@ -71,6 +71,7 @@ class NofragAdapter final : public ReplayAllocator {
   [[nodiscard]] Bytes reserved() const override { return allocator_->stats().reserved; }
   [[nodiscard]] Bytes peak_reserved() const override { return allocator_->stats().peak_reserved; }
   [[nodiscard]] Bytes free_granules() const override { return allocator_->stats().free_handles; }
+  [[nodiscard]] Bytes limit() const override { return allocator_->stats().limit; }
 
  private:
   [[nodiscard]] PoolKey pool_of(std::uint32_t block) const {

@@ -27,12 +27,18 @@ struct ExportedHandle {
 
 Status SimulatedDriver::begin(DriverCall call) {
   ++ledger_.calls[static_cast<std::size_t>(call)];
+  if (between_calls_us_ > 0) {
+    advance_us(between_calls_us_);
+  }
   const Errc fault = faults_.next(call);
   return fault == Errc::kOk ? Status() : Status(simulated_error(fault));
 }
 
 void SimulatedDriver::charge(DriverCall call, double microseconds) {
   ledger_.microseconds[static_cast<std::size_t>(call)] += microseconds;
+  if (between_calls_us_ > 0) {
+    advance_us(microseconds);
+  }
 }
 
 void SimulatedDriver::charge_refusal(const CallCost& cost, DriverCall call, Bytes size) {

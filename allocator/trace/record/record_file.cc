@@ -10,6 +10,10 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include <nofrag/trace_format.h>
+
+#include "trace/packed_format.h"
+
 namespace nofrag {
 
 std::string RecordFile::expand(const std::string& path) {
@@ -26,8 +30,31 @@ bool RecordFile::fail(const char* what) {
   return false;
 }
 
+bool RecordFile::replaceable(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_size == 0) {
+    return true;
+  }
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  char first[NOFRAG_TRACE_MAGIC_BYTES];
+  const bool ours = file >= 0 && ::read(file, first, sizeof first) == ssize_t{sizeof first} &&
+                    looks_packed(std::string_view(first, sizeof first));
+  if (file >= 0) {
+    ::close(file);
+  }
+  return ours;
+}
+
+bool RecordFile::refuse(const std::string& path) {
+  problem_ = path + ": exists and is no recording of nofrag's; it is left as it is";
+  return false;
+}
+
 bool RecordFile::open_locked(const std::string& path, bool* busy) {
   path_ = path;
+  if (!replaceable(path)) {
+    return refuse(path);
+  }
   file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (file_ < 0) {
     return fail("opened");
@@ -92,6 +119,10 @@ void RecordFile::close() {
 
 bool RecordFile::rename_to(const std::string& path) {
   close();
+  if (!replaceable(path)) {
+    std::remove(path_.c_str());
+    return refuse(path);
+  }
   if (std::rename(path_.c_str(), path.c_str()) != 0) {
     return fail("renamed");
   }

@@ -3,7 +3,7 @@
 // Owns: a file descriptor, and the lock on the file that keeps other processes out. Layer: trace. Units: bytes.
 // Invariants: every append reaches the kernel before it returns, so that a killed process loses nothing of it.
 // A path may hold %p, the process's number. Where another process records to the same file, the number is
-// appended to the name.
+// appended to the name. A file that is there and is no recording of nofrag's is never written over.
 // Threads: none. Failure: open and append say false, and problem() what went wrong, for people.
 #pragma once
 
@@ -20,7 +20,7 @@ class RecordFile {
   RecordFile& operator=(const RecordFile&) = delete;
   ~RecordFile() { close(); }
 
-  // Empties the file if it is there.
+  // Empties the file if it is there and a recording.
   bool open(const std::string& path);
   bool append(std::string_view bytes);
   void close();
@@ -32,6 +32,10 @@ class RecordFile {
   [[nodiscard]] const std::string& problem() const { return problem_; }
 
   static std::string expand(const std::string& path);
+  // Is there nothing at `path` that would be lost? An empty file, a recording, a pipe are nothing to keep.
+  static bool replaceable(const std::string& path);
+  // Says so: false, with a problem.
+  bool refuse(const std::string& path);
 
  private:
   bool fail(const char* what);

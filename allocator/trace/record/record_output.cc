@@ -62,6 +62,9 @@ bool RecordOutput::start() {
   }
   // A flight recorder's file is made when it is asked for; that it could be is found out now.
   path_ = RecordFile::expand(path_);
+  if (!RecordFile::replaceable(path_)) {
+    return file_.refuse(path_);
+  }
   if (!file_.open(partial())) {
     return false;
   }
