@@ -23,8 +23,8 @@ bool same_file(const struct stat& a, const struct stat& b) {
 // Both will be the same file, once they are there.
 bool same_name(const std::string& a, const std::string& b) {
   std::error_code failed;
-  const fs::path first = fs::weakly_canonical(a, failed);
-  return !failed && first == fs::weakly_canonical(b, failed) && !failed;
+  const fs::path first = fs::weakly_canonical(fs::absolute(a), failed);
+  return !failed && first == fs::weakly_canonical(fs::absolute(b), failed) && !failed;
 }
 
 bool is_input(const std::string& input, const struct stat& output) {

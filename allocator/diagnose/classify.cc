@@ -20,6 +20,7 @@ constexpr Bytes kClearlyCached = 128 * kMiB;
 constexpr Bytes kContext = kGiB;
 // Memory that nobody is named for is other processes' only from this share of the card on.
 constexpr std::uint64_t kUnnamedShare = 4;
+constexpr Bytes kGranule = 2 * kMiB;
 // By so much, and such a share, printed numbers may be off.
 constexpr Bytes kRounded = 16 * kMiB;
 constexpr std::uint64_t kRoundedShare = 100;
@@ -188,12 +189,13 @@ std::vector<std::string> impossible(const Failure& f) {
   return found;
 }
 
-// How much more the limit would have had to allow. Empty: what is free under it is not known.
+// How much more the limit would have had to allow. Memory is held in granules: a limit between two is the lower.
 std::string more_than_the_limit(const Failure& f, const Diagnosis& d) {
-  return f.reserved() && d.short_by > Bytes(0) ? "; at least " + human_bytes(d.short_by) +
-                                                     " more would have been needed: a limit of " +
-                                                     human_bytes(*f.limit + d.short_by) + " or more"
-                                               : std::string();
+  if (!f.reserved() || d.short_by.is_zero()) {
+    return {};
+  }
+  return "; at least " + human_bytes(d.short_by) + " more would have been needed: a limit of " +
+         human_bytes(round_up(*f.limit + d.short_by, kGranule)) + " or more";
 }
 
 void say_limit(const Failure& f, Diagnosis* d) {

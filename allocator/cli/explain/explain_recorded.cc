@@ -38,7 +38,8 @@ Trace with_request(const Trace& trace, const TraceMark& mark) {
 // The bytes were there, in pieces: would remapping have served it? Empty where a replay cannot tell.
 std::optional<bool> remapping_serves(const Trace& trace, const TraceMark& mark, Bytes memory) {
   const Trace cut = with_request(trace, mark);
-  ReplaySession session(cut, DeviceTarget::parse(kDefaultDevice), {});
+  const DeviceTarget target = DeviceTarget::parse(kDefaultDevice);
+  ReplaySession session(cut, target, {});
   const Bytes capacity =
       Bytes(memory.count() / session.granule().count() * session.granule().count());
   if (capacity.is_zero()) {

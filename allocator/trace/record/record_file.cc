@@ -50,9 +50,9 @@ bool RecordFile::refuse(const std::string& path) {
   return false;
 }
 
-bool RecordFile::open_locked(const std::string& path, bool* busy) {
+bool RecordFile::open_locked(const std::string& path, bool keep_foreign, bool* busy) {
   path_ = path;
-  if (!replaceable(path)) {
+  if (keep_foreign && !replaceable(path)) {
     return refuse(path);
   }
   file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
@@ -73,19 +73,19 @@ bool RecordFile::open_locked(const std::string& path, bool* busy) {
   return true;
 }
 
-bool RecordFile::open(const std::string& path) {
+bool RecordFile::open(const std::string& path, bool keep_foreign) {
   close();
   size_ = 0;
   bool busy = false;
   const std::string wanted = expand(path);
-  if (open_locked(wanted, &busy)) {
+  if (open_locked(wanted, keep_foreign, &busy)) {
     return true;
   }
   if (!busy) {
     close();
     return false;
   }
-  if (open_locked(wanted + "." + std::to_string(::getpid()), &busy)) {
+  if (open_locked(wanted + "." + std::to_string(::getpid()), keep_foreign, &busy)) {
     return true;
   }
   if (busy) {

@@ -3,7 +3,7 @@
 // Owns: a file descriptor, and the lock on the file that keeps other processes out. Layer: trace. Units: bytes.
 // Invariants: every append reaches the kernel before it returns, so that a killed process loses nothing of it.
 // A path may hold %p, the process's number. Where another process records to the same file, the number is
-// appended to the name. A file that is there and is no recording of nofrag's is never written over.
+// appended to the name.
 // Threads: none. Failure: open and append say false, and problem() what went wrong, for people.
 #pragma once
 
@@ -20,8 +20,8 @@ class RecordFile {
   RecordFile& operator=(const RecordFile&) = delete;
   ~RecordFile() { close(); }
 
-  // Empties the file if it is there and a recording.
-  bool open(const std::string& path);
+  // Empties the file if it is there; with `keep_foreign` only if it is a recording.
+  bool open(const std::string& path, bool keep_foreign = false);
   bool append(std::string_view bytes);
   void close();
   // Closes it, and gives it this name instead of its own.
@@ -39,7 +39,7 @@ class RecordFile {
 
  private:
   bool fail(const char* what);
-  bool open_locked(const std::string& path, bool* busy);
+  bool open_locked(const std::string& path, bool keep_foreign, bool* busy);
 
   int file_ = -1;
   std::string path_;

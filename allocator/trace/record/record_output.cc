@@ -56,7 +56,7 @@ RecordOutput::Block RecordOutput::make_block(nofrag_trace_block_kind kind,
 
 bool RecordOutput::start() {
   if (!is_flight()) {
-    const bool opened = file_.open(path_) && file_.append(packed_file_header());
+    const bool opened = file_.open(path_, true) && file_.append(packed_file_header());
     path_ = file_.path();
     return opened;
   }
