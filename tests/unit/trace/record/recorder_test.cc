@@ -181,9 +181,11 @@ TEST_F(RecorderTest, AFullFileEndsTheRecordingWithOneLine) {
 // Without a flush: as a job that is killed in its first second leaves it.
 TEST_F(RecorderTest, TheFirstEventsAndFailuresAreInTheFileAtOnce) {
   start();
-  recorder_->on_event(allocation(0x1000, 100));
   const auto before = std::chrono::steady_clock::now();
+  recorder_->on_event(allocation(0x1000, 100));
   EXPECT_TRUE(comes([this] { return recorder_->events() == 1; }));
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::milliseconds(700))
+      << "a usual block comes after a second";
   Trace trace = read();
   EXPECT_EQ(trace.events.size(), 1U);
   // Blocks grow old then, but not one with a failure.
