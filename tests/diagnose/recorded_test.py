@@ -110,6 +110,17 @@ class Snapshots(Files):
         self.assertEqual(verdict["numbers"]["requested_bytes"], 100 * MIB)
         self.assertNotEqual(verdict["cause"], "fragmentation")
 
+    def test_any_numbers_give_an_answer(self):
+        for size, free, held in ((1 << 40, 1 << 40, 1 << 40), (0, 0, 0), (1, 0, 1000), (1 << 43, 1 << 43, 1000),
+                                 (400, 1 << 42, 1000), ((1 << 44) - 1, 5, (1 << 44) - 1)):
+            events = in_pieces(0)[:-1] + [("oom", size, free)]
+            verdict = explain(ARGUMENTS.nofrag, "", self.put(snapshot([(events, held)])))
+            self.assertLess(verdict["confidence"], 1)
+        # A clock that went back.
+        traces = pickle.loads(snapshot([(in_pieces(50), 1000)]))
+        traces["device_traces"][0][-1]["time_us"] = 1
+        self.assertEqual(explain(ARGUMENTS.nofrag, "", self.put(pickle.dumps(traces)))["cause"], "fragmentation")
+
     def test_replay_says_that_it_failed(self):
         path = self.put(snapshot([(in_pieces(50), 1000)]))
         done = self.replay(path)

@@ -12,6 +12,15 @@ namespace nofrag {
 namespace {
 
 constexpr double kProven = 0.95;
+// What foreign files state may be anything; allocations of traces are this large at most.
+constexpr std::uint64_t kLargestRequest = std::uint64_t{1} << 60;
+constexpr Bytes kLargestDevice = 16384 * kGiB;
+
+// The request that failed, at a time at which what came before it has happened.
+FailedRequest failed_request(const Trace& trace, const TraceMark& mark) {
+  const std::uint64_t before = mark.event == 0 ? 0 : trace.events[mark.event - 1].time_us;
+  return {mark.event, std::min(mark.requested, kLargestRequest), std::max(mark.time_us, before)};
+}
 
 std::optional<Bytes> bytes(const std::optional<std::uint64_t>& count) {
   return count ? std::optional<Bytes>(Bytes(*count)) : std::nullopt;
@@ -28,8 +37,9 @@ Trace with_request(const Trace& trace, const TraceMark& mark) {
   }
   // Whose stream it was is not recorded: the last that did anything.
   const std::uint32_t stream = cut.events.empty() ? 0 : cut.events.back().stream();
+  const FailedRequest failed = failed_request(trace, mark);
   cut.events.push_back(
-      {mark.time_us, mark.requested, static_cast<std::uint32_t>(cut.allocations), stream});
+      {failed.time_us, failed.size, static_cast<std::uint32_t>(cut.allocations), stream});
   ++cut.allocations;
   cut.peak_live = trace.peak_live;
   return cut;
@@ -42,7 +52,7 @@ std::optional<bool> remapping_serves(const Trace& trace, const TraceMark& mark, 
   ReplaySession session(cut, target, {});
   const Bytes capacity =
       Bytes(memory.count() / session.granule().count() * session.granule().count());
-  if (capacity.is_zero()) {
+  if (capacity.is_zero() || capacity > kLargestDevice) {
     return std::nullopt;
   }
   const ReplayRun run = session.run("nofrag", capacity, [](std::uint64_t) {});
@@ -86,7 +96,7 @@ std::string recorded_line(const Trace& trace, const TraceMark& mark) {
 
 Explained explain_recorded(const Trace& trace) {
   const TraceMark& mark = trace.marks.back();
-  Explained explained = trace_until(trace, {mark.event, mark.requested, mark.time_us});
+  Explained explained = trace_until(trace, failed_request(trace, mark));
   Failure& f = explained.failure;
   const bool by_nofrag = trace.recording != nullptr;
   f.remapping = by_nofrag;
