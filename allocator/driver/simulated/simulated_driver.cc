@@ -28,7 +28,9 @@ struct ExportedHandle {
 Status SimulatedDriver::begin(DriverCall call) {
   ++ledger_.calls[static_cast<std::size_t>(call)];
   if (between_calls_us_ > 0) {
-    advance_us(between_calls_us_);
+    // (Nobody else moves it then: a plain addition, which costs a live process's calls next to nothing.)
+    streams_.clock_us.store(streams_.clock_us.load(std::memory_order_relaxed) + between_calls_us_,
+                            std::memory_order_relaxed);
   }
   const Errc fault = faults_.next(call);
   return fault == Errc::kOk ? Status() : Status(simulated_error(fault));
@@ -36,9 +38,6 @@ Status SimulatedDriver::begin(DriverCall call) {
 
 void SimulatedDriver::charge(DriverCall call, double microseconds) {
   ledger_.microseconds[static_cast<std::size_t>(call)] += microseconds;
-  if (between_calls_us_ > 0) {
-    advance_us(microseconds);
-  }
 }
 
 void SimulatedDriver::charge_refusal(const CallCost& cost, DriverCall call, Bytes size) {

@@ -105,8 +105,7 @@ class SimulatedDriver final : public Driver {
   void set_time_us(double time);
   void advance_us(double by);
   [[nodiscard]] double time_us() const;
-  // From now on every call moves the clock: by what it costs, and by `between_us` for what the program does
-  // until its next. 0: no call does.
+  // From now on every call moves the clock by `between_us`, and nothing else may. 0: no call does.
   void move_with_calls(double between_us);
   void set_stream_lag_us(double lag);
   // kClock: waiting for a stream or device assumes work queued up to now, recorded or not (a replay
