@@ -46,6 +46,7 @@ class PackedReader {
   bool split_columns(std::string_view payload, Columns* columns);
   bool decode(const Block& block, const Columns& columns);
   bool check_end(const Block& block);
+  std::optional<TraceError> finish_packed(const Block& block, Trace* trace);
   bool read_recorded(const Block& block, bool* last);
   std::optional<TraceError> finish_recording(Trace* trace);
   std::optional<TraceError> ended_at_once();
@@ -394,6 +395,24 @@ bool PackedReader::check_end(const Block& block) {
   return true;
 }
 
+std::optional<TraceError> PackedReader::finish_packed(const Block& block, Trace* trace) {
+  if (!check_end(block)) {
+    return error_;
+  }
+  Trace finished = builder_.finish(TraceFormat::kNofrag);
+  if (totals_[2] != finished.frees || totals_[3] != finished.peak_live.count() ||
+      totals_[4] != finished.live_at_end.count()) {
+    fail(block.offset,
+         "totals of " + std::to_string(totals_[2]) + " frees, " + std::to_string(totals_[3]) +
+             " bytes at the peak, " + std::to_string(totals_[4]) + " at the end",
+         std::to_string(finished.frees) + ", " + std::to_string(finished.peak_live.count()) +
+             " and " + std::to_string(finished.live_at_end.count()) + ", as read");
+    return error_;
+  }
+  *trace = std::move(finished);
+  return std::nullopt;
+}
+
 std::optional<TraceError> PackedReader::read(Trace* trace) {
   if (!read_file_header()) {
     return error_;
@@ -421,21 +440,7 @@ std::optional<TraceError> PackedReader::read(Trace* trace) {
       return error_;
     }
     if (block.kind == NOFRAG_TRACE_BLOCK_END) {
-      if (!check_end(block)) {
-        return error_;
-      }
-      Trace finished = builder_.finish(TraceFormat::kNofrag);
-      if (totals_[2] != finished.frees || totals_[3] != finished.peak_live.count() ||
-          totals_[4] != finished.live_at_end.count()) {
-        fail(block.offset,
-             "totals of " + std::to_string(totals_[2]) + " frees, " + std::to_string(totals_[3]) +
-                 " bytes at the peak, " + std::to_string(totals_[4]) + " at the end",
-             std::to_string(finished.frees) + ", " + std::to_string(finished.peak_live.count()) +
-                 " and " + std::to_string(finished.live_at_end.count()) + ", as read");
-        return error_;
-      }
-      *trace = std::move(finished);
-      return std::nullopt;
+      return finish_packed(block, trace);
     }
     if (block.kind == NOFRAG_TRACE_BLOCK_EVENTS) {
       if (!read_events(block)) {
