@@ -25,7 +25,8 @@ enum class EventKind : unsigned char {
   kCreate,       // physical memory taken from the driver
   kRelease,      // and given back
   kRung,         // an out-of-memory ladder rung was taken; size = request, detail = rung number
-  kOutOfMemory,  // size = request
+  kOutOfMemory,  // size = request; address = the limit of ours that refused it, 0: the driver did;
+                 // detail = whole MiB that the driver had free, plus 1 (0: not known)
   kCompose,      // a view was made; size = what it serves, detail = handles in it
   kExisting,     // a block that was live when the sink was installed
   kPoolBegin,    // these three: the pool's name alone

@@ -91,6 +91,10 @@ GivenOptions nofrag_options(const std::string& conf) {
     if (set[static_cast<std::size_t>(OptionId::k_driver)]) {
       given.driver_source = source;
     }
+    if (set[static_cast<std::size_t>(OptionId::k_limit)] ||
+        set[static_cast<std::size_t>(OptionId::k_memory_fraction)]) {
+      given.limit_source = source;
+    }
   }
   return given;
 }
@@ -105,6 +109,46 @@ DeviceTarget choose_device(const std::optional<std::string>& device, const Given
   return DeviceTarget::parse(kDefaultDevice);
 }
 
+void check_conf(std::string_view source, const std::string& conf) {
+  Options options;
+  std::vector<std::string> problems;
+  if (!parse_options(conf, &options, &problems)) {
+    throw UsageError(fmt::format("{}: {}", source, fmt::join(problems, "; ")));
+  }
+}
+
+std::vector<Trace> only_device(std::vector<Trace> traces,
+                               std::optional<std::uint64_t> device,
+                               const std::string& path) {
+  if (!device) {
+    return traces;
+  }
+  std::vector<std::string> known;
+  std::vector<Trace> chosen;
+  for (Trace& trace : traces) {
+    known.push_back(std::to_string(trace.device));
+    if (trace.device == *device) {
+      chosen.push_back(std::move(trace));
+    }
+  }
+  if (chosen.empty()) {
+    throw UsageError(fmt::format("--trace-device {}: {} has events of the devices {}",
+                                 *device,
+                                 path,
+                                 fmt::join(known, ", ")));
+  }
+  return chosen;
+}
+
+void print_warnings(const std::vector<Trace>& traces, const std::string& path) {
+  for (const Trace& trace : traces) {
+    for (const std::string& note : trace.warnings) {
+      fmt::print(
+          stderr, "nofrag: note: {}: {}\n", describe_trace(path, trace, traces.size()), note);
+    }
+  }
+}
+
 std::vector<Trace> load_or_throw(const std::string& path,
                                  TraceFormat format,
                                  std::optional<std::uint64_t> device) {
@@ -112,29 +156,15 @@ std::vector<Trace> load_or_throw(const std::string& path,
   if (const std::optional<TraceError> error = load_traces(path, format, &traces)) {
     throw InputError(error->message());
   }
-  if (device) {
-    std::vector<std::string> known;
-    std::vector<Trace> chosen;
-    for (Trace& trace : traces) {
-      known.push_back(std::to_string(trace.device));
-      if (trace.device == *device) {
-        chosen.push_back(std::move(trace));
-      }
-    }
-    if (chosen.empty()) {
-      throw UsageError(fmt::format("--trace-device {}: {} has events of the devices {}",
-                                   *device,
-                                   path,
-                                   fmt::join(known, ", ")));
-    }
-    traces = std::move(chosen);
+  traces = only_device(std::move(traces), device, path);
+  // Of a device whose first request failed there is nothing to play.
+  std::erase_if(traces, [](const Trace& trace) { return trace.events.empty(); });
+  if (traces.empty()) {
+    throw InputError(path +
+                     ": no allocation succeeded in this recording, so there is nothing to play; "
+                     "nofrag explain says why the first failed");
   }
-  for (const Trace& trace : traces) {
-    for (const std::string& note : trace.warnings) {
-      fmt::print(
-          stderr, "nofrag: note: {}: {}\n", describe_trace(path, trace, traces.size()), note);
-    }
-  }
+  print_warnings(traces, path);
   return traces;
 }
 

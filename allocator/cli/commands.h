@@ -76,6 +76,7 @@ struct ExplainArguments {
   std::string allocator = "torch-native";
   std::string conf;
   std::string format = "auto";
+  std::optional<std::uint64_t> trace_device;
 };
 ExitCode run_explain(const ExplainArguments& arguments);
 
@@ -93,18 +94,35 @@ TraceFormat parse_output_format(std::string_view text);
 struct GivenOptions {
   Options options;
   std::string driver_source;  // where `driver:` was given: "NOFRAG_CONF", "--conf" or nowhere
+  std::string limit_source;   // the same of `limit:` or `memory_fraction:`
 };
 // The options of nofrag that the environment (NOFRAG_CONF) and, over it, `conf` (--conf) give.
 GivenOptions nofrag_options(const std::string& conf);
 // The device that --device names, else the one of `driver:`, else the simulated one.
 DeviceTarget choose_device(const std::optional<std::string>& device, const GivenOptions& given);
-// The traces of a file, one a device, or that of `device` alone. Throws InputError, or UsageError where the
-// file has no such device. What the file lacks goes to stderr.
+// Throws UsageError, in the name of `source`, where a text of options has a problem.
+void check_conf(std::string_view source, const std::string& conf);
+// Those of `device` alone, if one is asked for; UsageError where the file has no such device.
+std::vector<Trace> only_device(std::vector<Trace> traces,
+                               std::optional<std::uint64_t> device,
+                               const std::string& path);
+// What the file lacks, on stderr.
+void print_warnings(const std::vector<Trace>& traces, const std::string& path);
+// The traces of a file that have events, one a device, or that of `device` alone. Throws InputError, or UsageError
+// where the file has no such device. What the file lacks goes to stderr.
 std::vector<Trace> load_or_throw(const std::string& path,
                                  TraceFormat format,
                                  std::optional<std::uint64_t> device);
 // "t.pickle", or "t.pickle, device 1" where the file holds several.
 std::string describe_trace(const std::string& path, const Trace& trace, std::size_t traces);
+// A file that a command writes, "-" for standard output, empty for none; and the option that named it.
+struct OutputPath {
+  std::string option;
+  std::string path;
+};
+// Throws UsageError where an output is one of the inputs ("-": standard input) or another output.
+void refuse_overwriting(const std::vector<std::string>& inputs,
+                        const std::vector<OutputPath>& outputs);
 // Writes to a file, or to standard output for "-".
 void write_output(const std::string& path, std::string_view text);
 // "unknown WHAT 'name'; did you mean 'x'? Known: ..."

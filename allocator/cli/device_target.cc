@@ -1,6 +1,7 @@
 #include "cli/device_target.h"
 
 #include <charconv>
+#include <filesystem>
 #include <vector>
 
 #include "base/nearest_name.h"
@@ -88,6 +89,12 @@ DeviceTarget DeviceTarget::of_driver(std::string_view value, std::string_view so
     throw UsageError(target.said_ + ": " + known_devices(true));
   }
   return target;
+}
+
+std::string DeviceTarget::file() const {
+  const std::string name = text_.starts_with(kSimulated) ? text_.substr(kSimulated.size()) : "";
+  std::error_code failed;
+  return std::filesystem::is_regular_file(name, failed) ? name : std::string();
 }
 
 void DeviceTarget::load_simulated() {

@@ -41,6 +41,8 @@ class DeviceTarget {
   [[nodiscard]] const std::string& text() const { return text_; }
   [[nodiscard]] bool is_simulated() const { return simulated_.has_value(); }
   [[nodiscard]] int ordinal() const { return ordinal_; }
+  // The device file, if it is one of the user's; else empty.
+  [[nodiscard]] std::string file() const;
 
   struct SimulationSettings {
     std::optional<Bytes> physical_memory;  // none: what the device file says

@@ -267,6 +267,9 @@ std::string findings_text(const Findings& findings) {
 }  // namespace
 
 ExitCode run_doctor(const DoctorArguments& arguments) {
+  const DeviceTarget device =
+      arguments.device ? DeviceTarget::parse(*arguments.device) : DeviceTarget();
+  refuse_overwriting({device.file()}, {{"--json", arguments.json}});
   const Findings findings = examine(arguments.device, nofrag_options(arguments.conf));
   if (!arguments.json.empty()) {
     write_output(arguments.json, findings_json(findings).dump(1) + "\n");

@@ -95,9 +95,12 @@ nlohmann::ordered_json explained(const Trace& trace,
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const ReplayRun& run : report.runs) {
     if (run.oom) {
-      const Explained verdict = explain_failure(
-          trace,
-          {run.oom->event, run.capacity.value_or(device_memory), run.oom->reserved, run.allocator});
+      const Explained verdict = explain_failure(trace,
+                                                {run.oom->event,
+                                                 run.capacity.value_or(device_memory),
+                                                 run.oom->reserved,
+                                                 run.allocator,
+                                                 run.oom->limit});
       all.push_back({{"allocator", run.allocator},
                      {"explain", nlohmann::ordered_json::parse(explain_json(verdict))}});
     }
@@ -154,8 +157,13 @@ TraceReport replay_one(const std::string& path,
 
 namespace {
 
-ExitCode replay(const ReplayArguments& arguments, bool with_table) {
+ExitCode replay(const ReplayArguments& arguments, bool with_page_only) {
+  const bool with_table = !with_page_only && !arguments.quiet;
   const Plan plan(arguments);
+  std::vector<std::string> inputs = arguments.traces;
+  inputs.push_back(plan.target.file());
+  refuse_overwriting(
+      inputs, {{"--json", arguments.json}, {with_page_only ? "-o" : "--html", arguments.html}});
   Progress progress(!arguments.quiet);
   std::vector<TraceReport> reports;
   nlohmann::ordered_json details = nlohmann::ordered_json::array();
@@ -198,11 +206,11 @@ ExitCode replay(const ReplayArguments& arguments, bool with_table) {
 }  // namespace
 
 ExitCode run_replay(const ReplayArguments& arguments) {
-  return replay(arguments, !arguments.quiet);
+  return replay(arguments, false);
 }
 
 ExitCode run_report(const ReplayArguments& arguments) {
-  const ExitCode code = replay(arguments, false);
+  const ExitCode code = replay(arguments, true);
   return code == ExitCode::kOutOfMemory ? ExitCode::kOk : code;
 }
 

@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <new>
 
 #include <fmt/format.h>
@@ -160,25 +161,36 @@ void add_explain(CLI::App& app, ExplainArguments& arguments) {
       ->capture_default_str();
   command->add_option("--json", arguments.json, "Write the verdict as JSON; - is stdout, alone")
       ->check(not_empty);
-  command->add_option("--capacity",
-                      arguments.capacity,
-                      "Traces: memory of the device, as in replay (default: the H100's 80 GB)");
+  command->add_option(
+      "--capacity",
+      arguments.capacity,
+      "Traces: memory of the device, as in replay (default: what the trace tells of "
+      "its own failure, else the H100's 80 GB)");
   command
       ->add_option(
           "--allocator", arguments.allocator, "Traces: the allocator that ran out of memory")
       ->capture_default_str();
   command->add_option("--conf", arguments.conf, "Traces: nofrag's options, key:value,key:value");
-  command->add_option("--format", arguments.format, "auto (a trace or a text), csv or nofrag")
-      ->capture_default_str();
+  add_format(command, &arguments.format, &arguments.trace_device);
 }
+
+// `run` takes a command behind its options, which the parser does not know of.
+class RunUsage final : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App* /*app*/, std::string name) const override {
+    return "Usage: " + name +
+           " [OPTION...] COMMAND [ARGUMENT...]\n\nPositionals:\n"
+           "  COMMAND                     The program to start, in PATH or by its path\n"
+           "  ARGUMENT...                 Everything behind it is its own, options too\n";
+  }
+};
 
 void add_run(CLI::App& app, RunArguments& arguments) {
   CLI::App* command =
       app.add_subcommand("run", "Start a program under nofrag (LD_PRELOAD), unmodified");
   // From the first word that is no option of ours on, everything is the program's.
   command->prefix_command();
-  command->footer(
-      "Then the command and its arguments: nofrag run [OPTION...] COMMAND [ARGUMENT...]");
+  command->formatter(std::make_shared<RunUsage>());
   command->add_option("--conf",
                       arguments.conf,
                       "nofrag's options, key:value,key:value; stronger than those in NOFRAG_CONF");

@@ -186,7 +186,6 @@ DeviceStats DeviceAllocator::Impl::stats_locked(bool walk) const {
 void DeviceAllocator::Impl::note_failure(Bytes requested, StreamId stream, Error error) {
   ++failures;
   count_rung(Rung::kFailed, requested);
-  emit(EventKind::kOutOfMemory, VirtAddr{}, requested, stream);
   last_report.requested = requested;
   last_report.stats = stats_locked();
   last_report.stream = stream;
@@ -194,6 +193,14 @@ void DeviceAllocator::Impl::note_failure(Bytes requested, StreamId stream, Error
   const Result<MemoryInfo> memory = driver.memory_info(device);
   last_report.driver_free = memory.ok() ? memory.value().free : Bytes(0);
   last_report.driver_total = memory.ok() ? memory.value().total : info.total_memory;
+  // For recordings: which limit of ours refused it, and how many whole MiB the driver still had, plus 1.
+  constexpr std::uint64_t kMostMib = UINT32_MAX - 1;
+  const std::uint64_t free_mib = std::min(last_report.driver_free / kMiB, kMostMib);
+  emit(EventKind::kOutOfMemory,
+       VirtAddr(last_report.limit_reached ? physical.limit().count() : 0),
+       requested,
+       stream,
+       memory.ok() ? static_cast<std::uint32_t>(free_mib + 1) : 0);
 }
 
 // What threads do meanwhile would not add up: their doors are closed.

@@ -9,12 +9,6 @@ namespace {
 
 using Advice = std::vector<std::string>;
 
-// Could a request be served if the limit that the process set itself were the card's?
-bool limit_is_why(const Failure& f) {
-  return f.limit_reached && f.limit && f.capacity && *f.limit < *f.capacity && f.driver_free &&
-         f.requested && *f.driver_free >= *f.requested;
-}
-
 void model_too_large(const Failure& f, Advice* out) {
   out->emplace_back(
       "load the weights in a smaller type (bf16 for fp32, 8 or 4 bits for inference)");
@@ -82,11 +76,41 @@ void other_process(const Failure& f, Advice* out) {
   }
 }
 
+// How each framework's limit is lifted.
+void limit(const Failure& f, Advice* out) {
+  if (f.source == "PyTorch") {
+    out->emplace_back(
+        "torch.cuda.set_per_process_memory_fraction sets it (or per_process_memory_fraction in "
+        "PYTORCH_CUDA_ALLOC_CONF)");
+  } else if (f.source == "CuPy") {
+    out->emplace_back("CUPY_GPU_MEMORY_LIMIT sets it, or set_limit of the memory pool");
+  } else if (f.source == "RMM") {
+    out->emplace_back("the maximum_pool_size of the pool's memory resource sets it");
+  } else if (f.source == "nofrag" || f.source == "trace") {
+    out->emplace_back(
+        "limit and memory_fraction in NOFRAG_CONF set it, nofrag run --limit and "
+        "nofrag_set_limit; limit:none lifts it (docs/options.md)");
+  }
+  out->emplace_back("or let the job need less: a smaller batch, shorter inputs, smaller weights");
+}
+
+void host_memory(Advice* out) {
+  out->emplace_back(
+      "let the host hold less: fewer data loader workers, less prefetching and pinned memory, "
+      "checkpoints read by mmap or piece by piece");
+  out->emplace_back(
+      "give the machine or the container more: its memory limit (docker --memory, a pod's or a "
+      "job's memory request), or swap");
+  out->emplace_back(
+      "see what grows on the host: ps, smem, or a heap profiler of the language; no GPU allocator "
+      "changes this");
+}
+
 }  // namespace
 
 Advice advise(const Failure& f, const Diagnosis& d) {
   Advice out;
-  if (limit_is_why(f)) {
+  if (f.limit_is_why()) {
     out.push_back("raise the limit of " + human_bytes(*f.limit) + ": the driver still had " +
                   human_bytes(*f.driver_free) + " free");
   }
@@ -111,6 +135,12 @@ Advice advise(const Failure& f, const Diagnosis& d) {
       break;
     case Cause::kOtherProcess:
       other_process(f, &out);
+      break;
+    case Cause::kLimit:
+      limit(f, &out);
+      break;
+    case Cause::kHostMemory:
+      host_memory(&out);
       break;
     case Cause::kUnknown:
       if (f.timeline == nullptr) {

@@ -20,6 +20,10 @@ constexpr Bytes kClearlyCached = 128 * kMiB;
 constexpr Bytes kContext = kGiB;
 // Memory that nobody is named for is other processes' only from this share of the card on.
 constexpr std::uint64_t kUnnamedShare = 4;
+constexpr Bytes kGranule = 2 * kMiB;
+// By so much, and such a share, printed numbers may be off.
+constexpr Bytes kRounded = 16 * kMiB;
+constexpr std::uint64_t kRoundedShare = 100;
 
 struct CauseName {
   std::string_view word;
@@ -34,6 +38,8 @@ constexpr std::array<CauseName, kCauseCount> kCauses = {{
     {"leak", "a leak: memory stays in use after each equal unit of work"},
     {"refused_below", "refused below the allocator: the driver said no with memory free"},
     {"other_process", "other processes hold the memory that was missing"},
+    {"limit", "a limit that the process was given refused it; the card had the memory"},
+    {"host_memory", "the machine's own memory ran out, not the GPU's"},
     {"unknown", "the cause cannot be told from what is known"},
 }};
 
@@ -156,7 +162,57 @@ bool others_have_it(const Failure& f, Diagnosis* d) {
   return true;
 }
 
+// What no card can have had at once. Printed numbers are rounded; traces are checked where they are read.
+std::vector<std::string> impossible(const Failure& f) {
+  std::vector<std::string> found = f.impossible;
+  if (!f.capacity || f.source == "trace") {
+    return found;
+  }
+  const Bytes most = *f.capacity + kRounded + Bytes(f.capacity->count() / kRoundedShare);
+  const std::pair<std::optional<Bytes>, const char*> parts[] = {
+      {f.driver_free, "free"},
+      {f.live, "allocated by the program"},
+      {f.reserved(), "held by the allocator"},
+      {f.process_in_use, "in use by the process"}};
+  for (const auto& [size, what] : parts) {
+    if (size && *size > most) {
+      found.push_back(human_bytes(*size) + " are said to be " + what + ", of a card that has " +
+                      human_bytes(*f.capacity));
+      return found;
+    }
+  }
+  if (f.driver_free && f.reserved() && *f.driver_free + *f.reserved() > most) {
+    found.push_back(human_bytes(*f.driver_free) + " are said to be free and " +
+                    human_bytes(*f.reserved()) + " held, together more than the card's " +
+                    human_bytes(*f.capacity));
+  }
+  return found;
+}
+
+// How much more the limit would have had to allow. Memory is held in granules: a limit between two is the lower.
+std::string more_than_the_limit(const Failure& f, const Diagnosis& d) {
+  if (!f.reserved() || d.short_by.is_zero()) {
+    return {};
+  }
+  return "; at least " + human_bytes(d.short_by) + " more would have been needed: a limit of " +
+         human_bytes(round_up(*f.limit + d.short_by, kGranule)) + " or more";
+}
+
+void say_limit(const Failure& f, Diagnosis* d) {
+  const bool known = f.reserved().has_value();
+  conclude(d,
+           Cause::kLimit,
+           known ? 0.9 : 0.7,
+           (f.limit_name.empty() ? "the process's own limit of " + human_bytes(*f.limit)
+                                 : f.limit_name + " (" + human_bytes(*f.limit) + ")") +
+               " refused " + human_bytes(*f.requested) + more_than_the_limit(f, *d) +
+               "; the driver had " + human_bytes(*f.driver_free) + " free");
+}
+
 void note_missing(const Failure& f, Diagnosis* d) {
+  if (f.host_memory) {
+    return;
+  }
   const std::pair<bool, const char*> wanted[] = {
       {f.requested.has_value(), "the size of the request"},
       {f.capacity.has_value(), "the memory of the card"},
@@ -173,6 +229,15 @@ void note_missing(const Failure& f, Diagnosis* d) {
 }
 
 void decide(const Failure& f, Diagnosis* d) {
+  if (f.host_memory) {
+    conclude(d, Cause::kHostMemory, 0.95, "the text tells of memory of the machine, not of a GPU");
+    return;
+  }
+  if (const std::vector<std::string> contradictions = impossible(f); !contradictions.empty()) {
+    d->evidence = contradictions;
+    d->missing.emplace_back("numbers that agree: the message whole, as it was printed");
+    return;
+  }
   if (!f.requested) {
     guess_from_moment(f, d);
     return;
@@ -181,6 +246,11 @@ void decide(const Failure& f, Diagnosis* d) {
   const std::optional<Bytes> free_here = f.remapping ? f.reachable : f.cached;
   if (obtainable_bytes) {
     d->short_by = minus(*f.requested, *obtainable_bytes + free_here.value_or(Bytes(0)));
+  }
+  // With a history see blame_limit. What the limit has room for, in pieces, is not its fault.
+  if (f.timeline == nullptr && f.limit_is_why() && (!f.reserved() || d->short_by > Bytes(0))) {
+    say_limit(f, d);
+    return;
   }
   if (larger_than_the_card(f, d) || refused_below(f, d)) {
     d->recoverable_by_remapping = obtainable_bytes && d->short_by.is_zero();
@@ -228,7 +298,7 @@ Diagnosis classify(const Failure& failure) {
   Diagnosis d;
   decide(failure, &d);
   note_missing(failure, &d);
-  if (failure.limit_reached && failure.limit) {
+  if (failure.limit_reached && failure.limit && d.cause != Cause::kLimit) {
     d.evidence.push_back("the process's own limit of " + human_bytes(*failure.limit) +
                          " refused it, not the driver" +
                          (failure.driver_free
@@ -237,6 +307,16 @@ Diagnosis classify(const Failure& failure) {
   }
   d.advice = advise(failure, d);
   return d;
+}
+
+void blame_limit(const Failure& failure, Diagnosis* diagnosis) {
+  const bool grows = diagnosis->cause == Cause::kLeak || diagnosis->cause == Cause::kKvCacheGrowth;
+  if (!failure.limit_is_why() || grows || diagnosis->cause == Cause::kFragmentation) {
+    return;
+  }
+  diagnosis->evidence.clear();
+  say_limit(failure, diagnosis);
+  diagnosis->advice = advise(failure, *diagnosis);
 }
 
 }  // namespace nofrag

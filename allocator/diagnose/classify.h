@@ -14,4 +14,9 @@ namespace nofrag {
 
 [[nodiscard]] Diagnosis classify(const Failure& failure);
 
+// Of a failure with a history: where the process's own limit refused what the card had, and no growth would have
+// run into any limit, that limit is the cause. (classify keeps to the history: a job under a limit that stands for
+// the card's memory wants to know why it needs so much.)
+void blame_limit(const Failure& failure, Diagnosis* diagnosis);
+
 }  // namespace nofrag

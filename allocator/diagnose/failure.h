@@ -25,9 +25,11 @@ enum class Cause : unsigned char {
   kLeak,
   kRefusedBelow,
   kOtherProcess,
+  kLimit,
+  kHostMemory,
   kUnknown,
 };
-inline constexpr std::size_t kCauseCount = 8;
+inline constexpr std::size_t kCauseCount = 10;
 // "model_too_large", ...
 [[nodiscard]] std::string_view to_string(Cause cause);
 // "the model is too large for the memory", ...
@@ -51,8 +53,9 @@ struct Failure {
   std::optional<Bytes> capacity;  // the card's
   std::optional<Bytes> limit;     // a lower limit that the process has set itself
   bool limit_reached = false;     // that limit refused it, not the driver
-  std::optional<Bytes> live;      // what the program holds
-  std::optional<Bytes> cached;    // held from the driver and free in the allocator, usable or not
+  std::string limit_name;  // as the user wrote it ("limit:4GiB in NOFRAG_CONF"); empty: not known
+  std::optional<Bytes> live;    // what the program holds
+  std::optional<Bytes> cached;  // held from the driver and free in the allocator, usable or not
   std::optional<Bytes>
       reachable;  // of `cached`, what the allocator could have used; empty: unknown
   std::optional<Bytes> stranded;
@@ -62,6 +65,8 @@ struct Failure {
   std::optional<Bytes> process_in_use;  // by the driver's count, context and libraries included
   std::optional<Bytes> others;          // other processes', if they are named
   std::uint64_t other_processes = 0;
+  bool host_memory = false;             // it was the machine's memory that ran out, not the card's
+  std::vector<std::string> impossible;  // numbers that a text states and that cannot be
   Moment moment = Moment::kUnknown;
   const Timeline* timeline = nullptr;  // what led there; may be null
   std::vector<Holder> holders;         // largest first
@@ -74,6 +79,11 @@ struct Failure {
   // Held from the driver.
   [[nodiscard]] std::optional<Bytes> reserved() const {
     return live && cached ? std::optional<Bytes>(*live + *cached) : std::nullopt;
+  }
+  // Would the card have served what the limit refused?
+  [[nodiscard]] bool limit_is_why() const {
+    return limit_reached && limit && capacity && *limit < *capacity && driver_free && requested &&
+           *driver_free >= *requested;
   }
 };
 

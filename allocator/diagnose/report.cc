@@ -123,7 +123,9 @@ std::string full_report(const Failure& f, const Diagnosis& d, const ReportContex
   if (d.recoverable_by_remapping && !f.remapping) {
     out += "an allocator that remaps free memory would have served it\n";
   } else if (d.short_by > Bytes(0)) {
-    out += "no layout would have served it: " + human_bytes(d.short_by) + " are missing\n";
+    out += std::string("no layout would have served it") +
+           (d.cause == Cause::kLimit ? " under this limit: " : ": ") + human_bytes(d.short_by) +
+           " are missing\n";
   }
   if (context.stats != nullptr) {
     rungs(*context.stats, &out);

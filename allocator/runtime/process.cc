@@ -26,24 +26,37 @@ struct ReadOptions {
   OptionSet given;
 };
 
+// A problem names the variable that has it, and no other.
+void note_problems(const char* variable, const std::vector<std::string>& found, ReadOptions* read) {
+  for (const std::string& problem : found) {
+    read->problems.push_back(std::string(variable) + ": " + problem);
+  }
+}
+
 void read_environment(Options* options, ReadOptions* conf, ReadOptions* own) {
-  parse_options(environment("NOFRAG_CONF"), options, &conf->problems, &conf->given);
+  std::vector<std::string> in_conf;
+  parse_options(environment("NOFRAG_CONF"), options, &in_conf, &conf->given);
+  note_problems("NOFRAG_CONF", in_conf, conf);
   constexpr std::pair<const char*, const char*> kOwnVariables[] = {
       {"NOFRAG_LOG", "log"}, {"NOFRAG_STATS", "stats"}, {"NOFRAG_METRICS", "metrics"}};
   for (const auto& [variable, key] : kOwnVariables) {
     const char* value = environment(variable);
+    std::vector<std::string> problems;
     if (*value != '\0') {
-      parse_option(key, value, options, &own->problems, &own->given);
+      parse_option(key, value, options, &problems, &own->given);
     }
+    note_problems(variable, problems, own);
   }
   if (const char* trace = environment("NOFRAG_TRACE"); *trace != '\0') {
-    parse_trace_spec(trace, options, &own->problems, &own->given);
+    std::vector<std::string> problems;
+    parse_trace_spec(trace, options, &problems, &own->given);
+    note_problems("NOFRAG_TRACE", problems, own);
   }
 }
 
-void report_problems(const char* source, const std::vector<std::string>& problems) {
+void report_problems(const std::vector<std::string>& problems) {
   for (const std::string& problem : problems) {
-    log_line(LogLevel::kWarning, "%s: %s", source, problem.c_str());
+    log_line(LogLevel::kWarning, "%s", problem.c_str());
   }
 }
 
@@ -177,8 +190,8 @@ Status Process::read_options(const char* conf, Options* options) {
     options->shareable_handles = ShareableHandles::kFd;
   }
   set_log_level(options->log);
-  report_problems("NOFRAG_CONF", from_conf.problems);
-  report_problems("NOFRAG_LOG, NOFRAG_STATS, NOFRAG_METRICS, NOFRAG_TRACE", from_own.problems);
+  report_problems(from_conf.problems);
+  report_problems(from_own.problems);
   const bool environment_bad = !from_conf.problems.empty() || !from_own.problems.empty();
   if (options->abort_conf && environment_bad) {
     std::fputs("nofrag: abort_conf:true, and the configuration above has problems\n", stderr);

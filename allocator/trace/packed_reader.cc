@@ -46,8 +46,10 @@ class PackedReader {
   bool split_columns(std::string_view payload, Columns* columns);
   bool decode(const Block& block, const Columns& columns);
   bool check_end(const Block& block);
+  std::optional<TraceError> finish_packed(const Block& block, Trace* trace);
   bool read_recorded(const Block& block, bool* last);
   std::optional<TraceError> finish_recording(Trace* trace);
+  std::optional<TraceError> ended_at_once();
   bool at_end();
   std::array<std::uint64_t, 5> totals_{};  // of the end block
   bool fail(std::uint64_t offset,
@@ -65,6 +67,7 @@ class PackedReader {
   bool torn_ = false;  // error_ says where the file ends before its time
   std::string raw_;
   std::uint64_t block_offset_ = 0;
+  std::uint64_t first_block_ = 0;  // where it begins
   std::uint64_t last_id_ = UINT64_MAX;
   std::optional<TraceError> error_;
 };
@@ -345,8 +348,21 @@ std::optional<TraceError> PackedReader::finish_recording(Trace* trace) {
   }
   std::string why;
   if (!recorded_.finish(torn, trace, &why)) {
-    fail(block_offset_, why, "a recording that can be played");
+    fail(block_offset_,
+         why,
+         "a recording that can be played",
+         recorded_.told_nothing() ? TraceError::Kind::kEmpty : TraceError::Kind::kCorrupt);
   }
+  return error_;
+}
+
+// Only a recording is seen before its first block is whole: it has its header at once, other traces get their
+// names when they are complete.
+std::optional<TraceError> PackedReader::ended_at_once() {
+  error_->kind = TraceError::Kind::kEmpty;
+  error_->found +=
+      ", of a recording that ended before its first block: its process was killed in its first "
+      "moment, or has only begun";
   return error_;
 }
 
@@ -379,10 +395,29 @@ bool PackedReader::check_end(const Block& block) {
   return true;
 }
 
+std::optional<TraceError> PackedReader::finish_packed(const Block& block, Trace* trace) {
+  if (!check_end(block)) {
+    return error_;
+  }
+  Trace finished = builder_.finish(TraceFormat::kNofrag);
+  if (totals_[2] != finished.frees || totals_[3] != finished.peak_live.count() ||
+      totals_[4] != finished.live_at_end.count()) {
+    fail(block.offset,
+         "totals of " + std::to_string(totals_[2]) + " frees, " + std::to_string(totals_[3]) +
+             " bytes at the peak, " + std::to_string(totals_[4]) + " at the end",
+         std::to_string(finished.frees) + ", " + std::to_string(finished.peak_live.count()) +
+             " and " + std::to_string(finished.live_at_end.count()) + ", as read");
+    return error_;
+  }
+  *trace = std::move(finished);
+  return std::nullopt;
+}
+
 std::optional<TraceError> PackedReader::read(Trace* trace) {
   if (!read_file_header()) {
     return error_;
   }
+  first_block_ = input_.offset();
   for (;;) {
     Block block;
     bool last = false;
@@ -393,6 +428,10 @@ std::optional<TraceError> PackedReader::read(Trace* trace) {
     if (last || (torn_ && recorded_.any())) {
       return last && error_ ? error_ : finish_recording(trace);
     }
+    const bool of_recording = !whole || RecordReader::knows(block.kind);
+    if (torn_ && block_offset_ == first_block_ && of_recording) {
+      return ended_at_once();
+    }
     if (!whole || error_) {
       return error_;
     }
@@ -401,21 +440,7 @@ std::optional<TraceError> PackedReader::read(Trace* trace) {
       return error_;
     }
     if (block.kind == NOFRAG_TRACE_BLOCK_END) {
-      if (!check_end(block)) {
-        return error_;
-      }
-      Trace finished = builder_.finish(TraceFormat::kNofrag);
-      if (totals_[2] != finished.frees || totals_[3] != finished.peak_live.count() ||
-          totals_[4] != finished.live_at_end.count()) {
-        fail(block.offset,
-             "totals of " + std::to_string(totals_[2]) + " frees, " + std::to_string(totals_[3]) +
-                 " bytes at the peak, " + std::to_string(totals_[4]) + " at the end",
-             std::to_string(finished.frees) + ", " + std::to_string(finished.peak_live.count()) +
-                 " and " + std::to_string(finished.live_at_end.count()) + ", as read");
-        return error_;
-      }
-      *trace = std::move(finished);
-      return std::nullopt;
+      return finish_packed(block, trace);
     }
     if (block.kind == NOFRAG_TRACE_BLOCK_EVENTS) {
       if (!read_events(block)) {

@@ -6,7 +6,7 @@
 // order of their allocation, streams in the order of their first event.
 // Invariants, established by TraceBuilder: times never fall; every block is allocated once, freed
 // at most once, and after its allocation; allocations + frees == events.size(); ids and sizes have
-// one entry a block. Threads: immutable once built. Cost: 24 bytes an event, 8 a block (16 where
+// one entry a block; at least one event, unless a recording tells of failed requests alone (`marks`). Threads: immutable once built. Cost: 24 bytes an event, 8 a block (16 where
 // ids are not simply 0, 1, 2, ...).
 #pragma once
 
@@ -61,6 +61,9 @@ struct TraceMark {
   std::uint64_t time_us = 0;
   std::uint64_t requested = 0;              // bytes
   std::optional<std::uint64_t> free_bytes;  // what the driver had left, where the recorder says so
+  // What the allocator held from the driver then; the limit that the process had set itself, where that refused it.
+  std::optional<std::uint64_t> reserved_bytes{};
+  std::optional<std::uint64_t> limit_bytes{};
 };
 
 struct Trace {
@@ -80,6 +83,7 @@ struct Trace {
   std::vector<std::string> site_names;  // call sites, each once
   std::vector<std::uint32_t> sites;     // index into site_names, by block; empty if unknown
   std::vector<TraceMark> marks;         // in the order of their events
+  std::uint64_t device_bytes = 0;       // the device's memory; 0: not known
   std::vector<std::string> warnings;    // what the source lacks, as sentences for people
 
   [[nodiscard]] std::uint64_t id_of(std::uint32_t block) const {
@@ -92,7 +96,8 @@ struct Trace {
 
 // What is wrong with an input, where, and what would have been right.
 struct TraceError {
-  enum class Kind : unsigned char { kUnreadable, kCorrupt, kUnsupported };
+  // kEmpty: a recording that ended before it could tell of anything.
+  enum class Kind : unsigned char { kUnreadable, kCorrupt, kUnsupported, kEmpty };
   Kind kind = Kind::kCorrupt;
   std::string path;
   std::optional<std::uint64_t> line;    // 1-based, text formats

@@ -341,6 +341,73 @@ TEST_F(CliTest, JsonGoesToTheFileAndTheTableToTheScreen) {
   EXPECT_EQ(run("replay good.csv --json /nonexistent/x.json").code, 2);
 }
 
+TEST_F(CliTest, NoOutputOverwritesAnInputOrAnotherOutput) {
+  const std::string good = read_file(folder_ / "good.csv");
+  fs::create_symlink("good.csv", folder_ / "link.csv");
+  fs::create_hard_link(folder_ / "good.csv", folder_ / "hard.csv");
+  for (const char* output : {"good.csv", "./good.csv", "link.csv", "hard.csv"}) {
+    const std::string name = output;
+    for (const std::string& arguments : {"replay good.csv --json " + name,
+                                         "replay good.csv --html " + name,
+                                         "replay - --json " + name + " < good.csv",
+                                         "report good.csv -o " + name,
+                                         "explain good.csv --json " + name}) {
+      expect_refused(arguments, 2, {name + ": is an input of this command", "name another file"});
+      EXPECT_EQ(read_file(folder_ / "good.csv"), good) << arguments;
+    }
+  }
+  write_file(folder_ / "small.json", read_file(NOFRAG_SIM "/h100-80g.json"));
+  for (const char* command : {"replay good.csv", "doctor"}) {
+    expect_refused(std::string(command) + " --device sim:small.json --json small.json",
+                   2,
+                   {"small.json: is an input of this command"});
+  }
+  expect_refused("replay good.csv --json a --html ./a", 2, {"--json and --html both write ./a"});
+  EXPECT_FALSE(fs::exists(folder_ / "a"));
+  expect_refused("report good.csv --json a -o a", 2, {"--json and -o both write a"});
+  expect_refused("replay good.csv --json - --html -", 2, {"both write standard output (-)"});
+  EXPECT_EQ(run("replay good.csv --json /dev/null --html /dev/null").code, 0) << "nothing is lost";
+}
+
+TEST_F(CliTest, ALimitIsNamedAndHowItIsLifted) {
+  const Outcome replayed = run("replay good.csv --allocator nofrag", "limit:4MiB");
+  EXPECT_EQ(replayed.code, 4);
+  EXPECT_NE(replayed.out.find("cause: limit of 4.00 MiB"), std::string::npos) << replayed.out;
+  const json oom = json::parse(run("replay good.csv --allocator nofrag --json -", "limit:4MiB")
+                                   .out)["traces"][0]["runs"][0]["oom"];
+  EXPECT_EQ(oom["cause"], "limit");
+  EXPECT_EQ(oom["limit_bytes"], 4 << 20);
+  const json verdict = json::parse(run("explain good.csv --json -", "limit:4MiB").out);
+  EXPECT_EQ(verdict["cause"], "limit");
+  EXPECT_EQ(verdict["numbers"]["limit_bytes"], 4 << 20);
+  const std::string said = verdict["evidence"].dump();
+  EXPECT_NE(said.find("limit:4MiB in NOFRAG_CONF"), std::string::npos) << said;
+  EXPECT_NE(said.find("without the limit the same trace runs to its end"), std::string::npos)
+      << said;
+  EXPECT_NE(verdict["advice"].dump().find("limit:none lifts it"), std::string::npos);
+  const json fraction =
+      json::parse(run("explain good.csv --json - --conf memory_fraction:0.00005").out);
+  EXPECT_EQ(fraction["cause"], "limit");
+  EXPECT_NE(fraction["evidence"].dump().find("memory_fraction:5e-05 in --conf"), std::string::npos);
+  // Lifting it does not help where the device is too small as well.
+  write_file(folder_ / "three.csv",
+             "time_us,op,id,size,stream\n0,a,0,3145728,0\n1,a,1,3145728,0\n2,a,2,3145728,0\n");
+  const json small =
+      json::parse(run("explain three.csv --capacity 8MiB --json - --conf limit:4MiB").out);
+  EXPECT_NE(small["cause"], "limit");
+  EXPECT_NE(small["evidence"].dump().find("limit:4MiB in --conf ends it 1 events earlier"),
+            std::string::npos)
+      << small;
+}
+
+TEST_F(CliTest, BadOptionsAreRefusedByExplainToo) {
+  write_file(folder_ / "oom.log", "CUDA out of memory. Tried to allocate 20.00 MiB");
+  expect_refused("explain good.csv", 2, {"NOFRAG_CONF: ", "did you mean limit?"}, "limt:4MiB");
+  expect_refused("explain oom.log --conf limt:4MiB", 2, {"--conf: ", "did you mean limit?"});
+  EXPECT_EQ(run("explain oom.log", "limt:4MiB").code, 0) << "a message needs no options";
+  expect_refused("explain oom.log --capacity lots", 2, {"--capacity 'lots'"});
+}
+
 TEST_F(CliTest, StandardInputIsATraceToo) {
   const Outcome outcome = run("replay - --json - --allocator driver < good.csv");
   EXPECT_EQ(outcome.code, 0) << outcome.err;

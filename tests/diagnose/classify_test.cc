@@ -81,6 +81,69 @@ TEST(Classify, RefusedWithMemoryFree) {
   EXPECT_NE(d.advice.front().find("raise the limit"), std::string::npos);
 }
 
+TEST(Classify, ALimitThatTheCardCouldHaveServedIsTheCause) {
+  Failure f = failure(2048, 3000, 100, 20000);
+  f.limit = 4096 * kMiB;
+  f.limit_reached = true;
+  f.limit_name = "limit:4GiB in NOFRAG_CONF";
+  const Diagnosis d = classify(f);
+  EXPECT_EQ(d.cause, Cause::kLimit);
+  EXPECT_EQ(d.short_by, 952 * kMiB) << "2048 asked for, 996 left of the limit, 100 cached";
+  EXPECT_NE(d.evidence.front().find("limit:4GiB in NOFRAG_CONF"), std::string::npos);
+  EXPECT_NE(d.evidence.front().find("952.00 MiB more"), std::string::npos) << d.evidence.front();
+  EXPECT_NE(d.advice.front().find("raise the limit"), std::string::npos);
+  // In pieces under the limit: more of it is not what was needed.
+  f.cached = 1096 * kMiB;
+  f.requested = 1000 * kMiB;
+  EXPECT_EQ(classify(f).cause, Cause::kFragmentation);
+  // Nor where the card itself was full.
+  f = failure(2048, 3000, 100, 1000);
+  f.limit = 4096 * kMiB;
+  f.limit_reached = true;
+  EXPECT_NE(classify(f).cause, Cause::kLimit);
+}
+
+TEST(Classify, ALimitIsNotBlamedForGrowth) {
+  Failure f = failure(2048, 3000, 100, 20000);
+  f.limit = 4096 * kMiB;
+  f.limit_reached = true;
+  for (const Cause cause : {Cause::kLeak, Cause::kKvCacheGrowth}) {
+    Diagnosis d;
+    d.cause = cause;
+    blame_limit(f, &d);
+    EXPECT_EQ(d.cause, cause);
+  }
+  Diagnosis d;
+  d.cause = Cause::kModelTooLarge;
+  blame_limit(f, &d);
+  EXPECT_EQ(d.cause, Cause::kLimit);
+  f.limit_reached = false;
+  d.cause = Cause::kModelTooLarge;
+  blame_limit(f, &d);
+  EXPECT_EQ(d.cause, Cause::kModelTooLarge);
+}
+
+TEST(Classify, NumbersThatCannotBeAreNamedAndGiveNoVerdict) {
+  struct Case {
+    std::uint64_t live;
+    std::uint64_t cached;
+    std::uint64_t free;
+    const char* said;
+  };
+  for (const Case& c : {Case{1000, 10, 30000, "29.30 GiB are said to be free"},
+                        Case{30000, 10, 0, "29.30 GiB are said to be allocated by the program"},
+                        Case{20000, 10000, 0, "29.30 GiB are said to be held by the allocator"},
+                        Case{20000, 100, 20000, "together more than the card's 24.00 GiB"}}) {
+    const Diagnosis d = classify(failure(2048, c.live, c.cached, c.free));
+    EXPECT_EQ(d.cause, Cause::kUnknown) << c.said;
+    EXPECT_EQ(d.confidence, 0);
+    ASSERT_FALSE(d.evidence.empty());
+    EXPECT_NE(d.evidence.front().find(c.said), std::string::npos) << d.evidence.front();
+  }
+  EXPECT_NE(classify(failure(2048, 24000, 580, 5)).cause, Cause::kUnknown)
+      << "24,585 of 24,576 MiB are rounding";
+}
+
 TEST(Classify, AnyNumbersGiveSoundAnswers) {
   for (std::uint64_t seed = 1; seed <= 5000; ++seed) {
     std::mt19937_64 random(seed);

@@ -5,7 +5,7 @@ import subprocess
 
 SCHEMA_KEYS = {"schema", "cause", "confidence", "evidence", "advice", "recoverable_by_remapping", "short_by_bytes"}
 CAUSES = {"model_too_large", "batch_too_large", "kv_cache_growth", "fragmentation", "leak", "refused_below",
-          "other_process", "unknown"}
+          "other_process", "limit", "host_memory", "unknown"}
 
 
 def run(program, *arguments, text=b""):

@@ -245,6 +245,55 @@ TEST(Nofrag, OwnMessageAndVerdict) {
   EXPECT_NEAR(message.said_confidence, 0.85, 1e-9);
 }
 
+TEST(Host, TheKernelsKillerIsNoGpu) {
+  const std::string dmesg =
+      "[1234.5] python invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0\n"
+      "[1234.6] oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task=python,pid=4242,uid=1000\n"
+      "[1234.6] Out of memory: Killed process 4242 (python) total-vm:131072000kB, "
+      "anon-rss:126976000kB, file-rss:4kB, shmem-rss:0kB, UID:1000 pgtables:248000kB "
+      "oom_score_adj:0";
+  for (const std::string& text :
+       {dmesg,
+        std::string("Out of memory: Kill process 17 (python) score 900 or sacrifice child"),
+        std::string("Memory cgroup out of memory: Killed process 17 (python) total-vm:1kB"),
+        std::string("slurmstepd: error: Detected 1 oom_kill event in StepId=1.0"),
+        std::string("    Reason:       OOMKilled\n    Exit Code:    137"),
+        std::string("RuntimeError: [enforce fail at alloc_cpu.cpp:114] data. DefaultCPUAllocator: "
+                    "can't allocate memory: you tried to allocate 4294967296 bytes.")}) {
+    const Failure f = failure_in(text);
+    EXPECT_TRUE(f.host_memory) << text;
+    const Diagnosis d = classify(f);
+    EXPECT_EQ(d.cause, Cause::kHostMemory) << text;
+    ASSERT_FALSE(d.advice.empty());
+    EXPECT_NE(d.advice.front().find("data loader"), std::string::npos);
+  }
+  // The later message is the failure.
+  const std::string device =
+      "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 24.00 GiB of "
+      "which 1.00 GiB is free. Of the allocated memory 17.00 GiB is allocated by PyTorch, and 5.00 "
+      "GiB is reserved by PyTorch but unallocated.";
+  EXPECT_FALSE(failure_in(dmesg + "\n" + device).host_memory);
+  EXPECT_TRUE(failure_in(device + "\n" + dmesg).host_memory);
+}
+
+TEST(Impossible, SizesBelowZeroAreNamed) {
+  const auto diagnosis = [](const std::string& free) {
+    return classify(
+        failure_in("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+                   "24.00 GiB of which " +
+                   free +
+                   " is free. Of the allocated memory 17.00 GiB is allocated by PyTorch, and 5.00 "
+                   "GiB is reserved by PyTorch but unallocated."));
+  };
+  EXPECT_EQ(diagnosis("1.00 GiB").cause, Cause::kFragmentation);
+  const Diagnosis d = diagnosis("-1.00 GiB");
+  EXPECT_EQ(d.cause, Cause::kUnknown);
+  EXPECT_NE(d.evidence.front().find("below zero: -1.00 GiB"), std::string::npos);
+  EXPECT_EQ(diagnosis("25.00 GiB").cause, Cause::kUnknown);
+  EXPECT_EQ(negative_size("2024-01-01 a-5 GiB -7 of -x"), "");
+  EXPECT_EQ(negative_size("free: -512.00 MiB left"), "-512.00 MiB");
+}
+
 TEST(PlainText, EncodingsAndColours) {
   const std::string text = "CUDA out of memory. Tried to allocate 20.00 MiB";
   std::string little = "\xff\xfe";

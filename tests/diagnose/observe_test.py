@@ -167,6 +167,33 @@ class Metrics(unittest.TestCase):
             self.assertEqual(errors.count("\n"), 1, errors)
             self.assertIn("metrics:" + address, errors)
 
+    def test_nothing_but_its_page(self):
+        port = free_port()
+        process = Process(NOFRAG_METRICS=str(port))
+        process("alloc 1")
+        self.assertIn("nofrag_live_bytes", eventually(lambda: scrape(port)))
+        for path, status, text in (("/", 200, "/metrics"), ("/metrics?x=1", 200, "nofrag_live_bytes"),
+                                   ("/metricsx", 404, "/metrics"), ("/favicon.ico", 404, "/metrics")):
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+                client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                answer = b"".join(iter(lambda: client.recv(65536), b"")).decode()
+            self.assertTrue(answer.startswith(f"HTTP/1.0 {status} "), answer)
+            self.assertIn(text, answer.split("\r\n\r\n", 1)[1])
+            self.assertEqual("nofrag_live_bytes" in answer, path.startswith("/metrics?"), path)
+        process.close()
+
+    def test_zero_is_off_and_any_port_is_told(self):
+        for off in ("0", "off"):
+            process = Process("log:info", NOFRAG_METRICS=off)
+            process("alloc 1")
+            time.sleep(0.2)
+            self.assertNotIn("metrics", process.close(), off)
+        process = Process(NOFRAG_METRICS="127.0.0.1:0")
+        process("alloc 1")
+        time.sleep(0.3)
+        errors = process.close()
+        self.assertRegex(errors, r"^nofrag: metrics are served on port [1-9]\d+\n$")
+
     def test_slow_rude_and_absent_clients(self):
         port = free_port()
         process = Process(NOFRAG_METRICS=str(port))

@@ -1,7 +1,7 @@
 """A process that uses libnofrag.so on the simulated device and does what it is told, line by line.
 
 usage: process.py LIBRARY. Commands on standard input, one answer a line:
-  alloc MIB | free N | fail MIB | error | fork | headroom | callback | calls | exit
+  alloc MIB | free N | fail MIB | shared N MIB | error | fork | headroom | callback | calls | exit
 """
 
 import ctypes as C
@@ -42,6 +42,14 @@ def main():
             if block:
                 blocks.append(block)
             answer = bool(block)
+        elif command == "shared":
+            # One after the other, each on one stream, used by another and freed; how many there were.
+            answer = 0
+            for _ in range(int(words[0])):
+                block = lib.nofrag_malloc(int(words[1]) << 20, 0, C.c_void_p(0x100))
+                answer += bool(block)
+                lib.nofrag_record_stream(C.c_void_p(block), C.c_void_p(0x200))
+                lib.nofrag_free(block)
         elif command == "free":
             answer = [lib.nofrag_free(blocks.pop()) for _ in range(int(words[0]))]
         elif command == "error":

@@ -64,6 +64,9 @@ class Installed(unittest.TestCase):
         self.assertEqual(shown["NOFRAG_TRACE"], os.path.join(os.getcwd(), "a/b.nofrag"))
         self.assertEqual((shown["NOFRAG_METRICS"], shown["NOFRAG_CONF"]), ("9400", "stats:summary"))
 
+        shown = self.shown("--trace", "flight:b.nofrag")
+        self.assertEqual(shown["NOFRAG_TRACE"], "flight:" + os.path.join(os.getcwd(), "b.nofrag"))
+
     def test_run_in_run(self):
         result = run(self.program, "run", "sh", "-c", "echo $LD_PRELOAD $PYTHONPATH", program=self.program)
         self.assertEqual(result.stdout, f"{self.library} {self.folder}/share/nofrag/python\n")
@@ -147,7 +150,24 @@ class Commands(unittest.TestCase):
         self.refused(2, ["--conf", "no_such:1", "true"], "--conf", "no_such")
         self.refused(2, ["--limit", "plenty", "true"], "--limit", "plenty")
         self.refused(2, ["--metrics", "70000", "true"], "--metrics")
+        for nothing in ("0", "0B", "0GiB"):
+            self.refused(2, ["--limit", nothing, "true"], "--limit: a limit of 0 bytes would refuse every allocation")
+        self.refused(2, ["--trace", "x,mx=3", "true"], '--trace: "mx=3" is not known')
         self.refused(2, ["--sumary", "true"], "unknown option '--sumary'; did you mean '--summary'?")
+
+    def test_bad_variables_are_refused_before_the_command_starts(self):
+        said = ["sh", "-c", "echo started"]
+        self.refused(2, said, 'NOFRAG_CONF: unknown option "limt"; did you mean limit?', NOFRAG_CONF="limt:1GiB")
+        self.refused(2, said, "NOFRAG_CONF: option handle_size", NOFRAG_CONF="handle_size:huge")
+        self.refused(2, said, "NOFRAG_CONF: a limit of 0 bytes", NOFRAG_CONF="limit:0")
+        self.refused(2, said, "NOFRAG_STATS: option stats", NOFRAG_STATS="loud")
+        self.refused(2, said, 'NOFRAG_TRACE: "mx=3" is not known', NOFRAG_TRACE="x,mx=3")
+        self.assertEqual(run("--limit", "1GiB", *said, NOFRAG_CONF="limit:0").stdout, "started\n", "the stronger holds")
+
+    def test_help_names_the_command(self):
+        text = run("--help").stdout
+        self.assertIn("Usage: nofrag run [OPTION...] COMMAND [ARGUMENT...]", text)
+        self.assertIn("--limit", text)
 
     def test_the_summary(self):
         client = os.path.join(ARGUMENTS.bin, "preload_suite")

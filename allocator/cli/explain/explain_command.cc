@@ -8,8 +8,9 @@
 #include <sys/stat.h>
 
 #include "cli/explain/explain.h"
+#include "cli/replay/capacity.h"
 #include "cli/replay/replay_session.h"
-#include "trace/load_trace.h"
+#include "trace/load_traces.h"
 #include "trace/packed_format.h"
 
 namespace nofrag {
@@ -41,8 +42,8 @@ bool is_trace(std::string_view head) {
 
 // Data of some program, and no text that a person would paste.
 bool is_data(std::string_view head) {
-  return is_trace(head) || begins(head, "\x80") || begins(head, "PK") || begins(head, "{") ||
-         begins(head, "[");
+  return is_trace(head) || recognise_trace(head.substr(0, kChunk)) != TraceFormat::kAuto ||
+         begins(head, "PK");
 }
 
 void append(Input* input, std::string_view chunk, bool keep_all) {
@@ -84,34 +85,44 @@ Input read_input(const std::string& path) {
   return input;
 }
 
-std::optional<Trace> read_trace(const std::string& path,
-                                const Input& input,
-                                const std::string& format) {
-  const TraceFormat as = parse_input_format(format);
-  Trace trace;
+// What the input is as a trace; empty, and *why says why, if it is none and may be a text.
+std::optional<Explained> as_trace(const ExplainArguments& arguments,
+                                  const Input& input,
+                                  std::string* why) {
+  const std::string& path = arguments.input;
+  const TraceFormat as = parse_input_format(arguments.format);
+  std::vector<Trace> traces;
   const std::optional<TraceError> error =
-      path == "-" ? load_trace_from_memory(input.head, "standard input", as, &trace)
-                  : load_trace(path, as, &trace);
+      path == "-" ? load_traces_from_memory(input.head, "standard input", as, &traces)
+                  : load_traces(path, as, &traces);
   if (!error) {
-    return trace;
+    traces = only_device(std::move(traces), arguments.trace_device, path);
+    print_warnings(traces, path);
+    return explain_traces(traces, arguments);
   }
-  if (format != "auto" || is_trace(input.head)) {
+  if (error->kind == TraceError::Kind::kEmpty) {
+    return explain_nothing(error->message());
+  }
+  if (arguments.format != "auto" || is_trace(input.head)) {
     throw InputError(error->message());
   }
+  *why = error->message();
   return std::nullopt;
 }
 
 Explained explain(const ExplainArguments& arguments) {
   const Input input = read_input(arguments.input);
-  const bool trace_first = arguments.format != "auto" || is_data(input.head);
-  std::optional<Trace> trace;
-  if (trace_first) {
-    trace = read_trace(arguments.input, input, arguments.format);
+  std::string why;
+  if (arguments.format != "auto" || is_data(input.head)) {
+    if (std::optional<Explained> explained = as_trace(arguments, input, &why)) {
+      return std::move(*explained);
+    }
   }
-  if (trace) {
-    return explain_trace(*trace, arguments);
+  Explained explained = explain_text(input.text());
+  if (explained.kind == "nothing" && !why.empty()) {
+    explained.diagnosis.missing.push_back("a trace that can be read (" + why + ")");
   }
-  return explain_text(input.text());
+  return explained;
 }
 
 }  // namespace
@@ -121,6 +132,12 @@ ExitCode run_explain(const ExplainArguments& arguments) {
   if (std::find(known.begin(), known.end(), arguments.allocator) == known.end()) {
     throw UsageError("--allocator: " + unknown_name("allocator", arguments.allocator, known));
   }
+  if (arguments.capacity) {
+    Capacity::parse(*arguments.capacity);
+  }
+  // (NOFRAG_CONF matters to traces only, and is read there.)
+  check_conf("--conf", arguments.conf);
+  refuse_overwriting({arguments.input}, {{"--json", arguments.json}});
   const Explained explained = explain(arguments);
   if (!arguments.json.empty()) {
     write_output(arguments.json, explain_json(explained));

@@ -1,117 +1,17 @@
 #include <algorithm>
-#include <map>
-#include <unordered_map>
 
 #include "cli/explain/explain.h"
 #include "cli/replay/capacity.h"
 #include "cli/replay/replay_session.h"
 #include "config/human_bytes.h"
+#include "config/option_table.h"
 #include "diagnose/classify.h"
 
 namespace nofrag {
 namespace {
 
-constexpr std::size_t kMostHolders = 16;
-constexpr std::uint64_t kLeastPauseUs = 500;
-constexpr std::uint64_t kPauseOverUsual = 10;
 // The confidence of what a replay shows.
 constexpr double kProven = 0.95;
-
-Bytes rounded(std::uint64_t size) {
-  return round_up(Bytes(size), kTraceRounding);
-}
-
-// A live block of the growth since the base.
-struct Young {
-  std::uint64_t size = 0;
-  std::uint64_t born = 0;  // bytes allocated until then
-};
-
-class Walk {
- public:
-  explicit Walk(Timeline* timeline) : timeline_(timeline) {}
-
-  void play(const TraceEvent& event) {
-    const std::uint64_t size = rounded(event.size).count();
-    note_pause(event.time_us);
-    if (event.is_free()) {
-      live_ -= Bytes(size);
-      --live_blocks_[size];
-      young_.erase(event.block);
-      timeline_->freed(size, live_.count(), --blocks_);
-    } else {
-      live_ += Bytes(size);
-      ++live_blocks_[size];
-      timeline_->allocated(size, live_.count(), ++blocks_);
-      if (timeline_->live_at_first_churn() > 0) {
-        since_base_ = since_base_ == 0 ? timeline_->allocated_bytes() : since_base_;
-        young_[event.block] = {size, timeline_->allocated_bytes()};
-      }
-    }
-    if (timeline_->due()) {
-      timeline_->close_window(event.time_us);
-    }
-  }
-
-  [[nodiscard]] Bytes live() const { return live_; }
-  [[nodiscard]] std::uint64_t pauses() const { return pauses_; }
-
-  [[nodiscard]] std::vector<Holder> holders() const {
-    std::vector<Holder> all;
-    for (const auto& [size, blocks] : live_blocks_) {
-      if (blocks > 0) {
-        all.push_back({Bytes(size), blocks, Bytes(size) * blocks});
-      }
-    }
-    std::sort(
-        all.begin(), all.end(), [](const Holder& a, const Holder& b) { return a.total > b.total; });
-    all.resize(std::min(all.size(), kMostHolders));
-    return all;
-  }
-
-  // Of what was allocated in the later half of the work, without the step under way.
-  [[nodiscard]] std::optional<double> growth_age() const {
-    const std::uint64_t now = timeline_->allocated_bytes();
-    const std::uint64_t half = since_base_ + (now - since_base_) / 2;
-    const Track& cycles = timeline_->cycles();
-    const std::uint64_t step = cycles.size() > 1 ? cycles[cycles.size() - 1].allocated_bytes : now;
-    double all = 0;
-    double aged = 0;
-    for (const auto& [block, young] : young_) {
-      if (young.born >= half && young.born <= step) {
-        all += static_cast<double>(young.size);
-        aged += static_cast<double>(young.size) * static_cast<double>(now - young.born);
-      }
-    }
-    const auto span = static_cast<double>(now - half);
-    return all > 0 && span > 0 ? std::optional<double>(aged / all / span) : std::nullopt;
-  }
-
- private:
-  void note_pause(std::uint64_t now_us) {
-    const std::uint64_t gap = now_us - last_us_;
-    // By the mean of what came before: a pause must stand out, and be worth a wait.
-    const std::uint64_t usual = events_ == 0 ? 0 : usual_gaps_us_ / events_;
-    if (gap >= std::max(kLeastPauseUs, kPauseOverUsual * usual)) {
-      pauses_ += timeline_->live_at_first_churn() > 0 ? 1U : 0U;
-    } else {
-      usual_gaps_us_ += gap;
-      ++events_;
-    }
-    last_us_ = now_us;
-  }
-
-  std::uint64_t last_us_ = 0;
-  std::uint64_t usual_gaps_us_ = 0;
-  std::uint64_t events_ = 0;
-  std::uint64_t pauses_ = 0;
-  Timeline* timeline_;
-  Bytes live_;
-  std::uint64_t blocks_ = 0;
-  std::map<std::uint64_t, std::uint64_t> live_blocks_;
-  std::uint64_t since_base_ = 0;
-  std::unordered_map<std::uint32_t, Young> young_;
-};
 
 Explained nothing_failed(const Trace& trace, Bytes capacity, const std::string& allocator) {
   Explained explained;
@@ -124,33 +24,64 @@ Explained nothing_failed(const Trace& trace, Bytes capacity, const std::string& 
   return explained;
 }
 
+// The option that is the limit, as it is written: the lower of both holds.
+std::string name_of_limit(const GivenOptions& given, Bytes device_memory) {
+  const Options& options = given.options;
+  const auto share = static_cast<std::uint64_t>(static_cast<double>(device_memory.count()) *
+                                                options.memory_fraction);
+  return (options.limit.count() <= share
+              ? "limit:" + format_bytes(options.limit)
+              : "memory_fraction:" + format_number(options.memory_fraction)) +
+         " in " + given.limit_source;
+}
+
+void say_proof(const std::string& text, double confidence, Diagnosis* d) {
+  d->confidence = confidence;
+  d->evidence.push_back(text);
+}
+
+// nofrag ran into its own limit. Whether that is why is seen without it.
+Explained explain_limit(const Trace& trace,
+                        const TraceFailure& where,
+                        const ReplayRun& without_limit) {
+  if (!without_limit.oom) {
+    Explained explained = explain_failure(trace, where);
+    const std::string proof = "without the limit the same trace runs to its end, and holds " +
+                              human_bytes(without_limit.peak_reserved) + " at most";
+    say_proof(proof,
+              explained.diagnosis.cause == Cause::kLimit ? kProven : explained.diagnosis.confidence,
+              &explained.diagnosis);
+    return explained;
+  }
+  Explained explained = explain_failure(
+      trace,
+      {without_limit.oom->event, where.capacity, without_limit.oom->reserved, where.allocator});
+  explained.diagnosis.evidence.push_back(where.limit_name + " ends it " +
+                                         std::to_string(without_limit.oom->event - where.failing) +
+                                         " events earlier; lifting it only puts the end off");
+  return explained;
+}
+
 }  // namespace
 
 Explained explain_failure(const Trace& trace, const TraceFailure& where) {
-  Explained explained;
-  explained.kind = "trace";
-  explained.timeline = std::make_unique<Timeline>();
-  Walk walk(explained.timeline.get());
-  for (std::uint64_t i = 0; i < where.failing; ++i) {
-    walk.play(trace.events[i]);
-  }
   const TraceEvent& failing = trace.events[where.failing];
-  explained.timeline->close_window(failing.time_us);
+  Explained explained = trace_until(trace, {where.failing, failing.size, failing.time_us});
   Failure& f = explained.failure;
-  f.source = "trace";
-  f.requested = rounded(failing.size);
   f.capacity = where.capacity;
-  f.live = walk.live();
-  const Bytes held = std::clamp(where.reserved, walk.live(), std::max(walk.live(), where.capacity));
-  f.cached = held - walk.live();
+  const Bytes held = std::clamp(where.reserved, *f.live, std::max(*f.live, where.capacity));
+  f.cached = held - *f.live;
   f.remapping = where.allocator == "nofrag";
   // What the trace proves is live; where its free parts lay is the allocator's matter.
   f.reachable = f.cached;
-  f.timeline = explained.timeline.get();
-  f.holders = walk.holders();
-  f.growth_age = walk.growth_age();
-  f.pauses = walk.pauses();
+  if (where.limit) {
+    f.limit = where.limit;
+    f.limit_reached = true;
+    f.limit_name = where.limit_name;
+    f.driver_free = where.capacity - std::min(where.capacity, held);
+  }
   explained.diagnosis = classify(f);
+  blame_limit(f, &explained.diagnosis);
   return explained;
 }
 
@@ -167,18 +98,28 @@ Explained explain_trace(const Trace& trace, const ExplainArguments& arguments) {
     capacity = Capacity::parse(*arguments.capacity).resolve(trace.peak_live, session.granule());
   }
   const Bytes most = capacity.value_or(target.open({}).info.total_memory);
-  const auto run = [&](const std::string& allocator) {
-    ReplayRun done = session.run(allocator, capacity, [](std::uint64_t) {});
+  const auto run_in = [&](ReplaySession& on, const std::string& allocator) {
+    ReplayRun done = on.run(allocator, capacity, [](std::uint64_t) {});
     if (!done.fault.empty()) {
       throw RunError(done.allocator + ": " + done.fault);
     }
     return done;
   };
-  const ReplayRun remapped = run("nofrag");
-  const ReplayRun asked = arguments.allocator == "nofrag" ? remapped : run(arguments.allocator);
+  const ReplayRun remapped = run_in(session, "nofrag");
+  const ReplayRun asked =
+      arguments.allocator == "nofrag" ? remapped : run_in(session, arguments.allocator);
   if (remapped.oom) {
-    Explained explained =
-        explain_failure(trace, {remapped.oom->event, most, remapped.oom->reserved, "nofrag"});
+    TraceFailure where{
+        remapped.oom->event, most, remapped.oom->reserved, "nofrag", remapped.oom->limit};
+    if (where.limit) {
+      where.limit_name = name_of_limit(given, most);
+      ReplaySettings without = settings;
+      without.options.limit = kNoLimit;
+      without.options.memory_fraction = 1;
+      ReplaySession unlimited(trace, target, without);
+      return explain_limit(trace, where, run_in(unlimited, "nofrag"));
+    }
+    Explained explained = explain_failure(trace, where);
     if (asked.oom && asked.oom->event < remapped.oom->event) {
       explained.diagnosis.evidence.push_back(
           arguments.allocator + " fails " + std::to_string(remapped.oom->event - asked.oom->event) +
@@ -192,9 +133,9 @@ Explained explain_trace(const Trace& trace, const ExplainArguments& arguments) {
   Explained explained =
       explain_failure(trace, {asked.oom->event, most, asked.oom->reserved, arguments.allocator});
   if (explained.diagnosis.cause == Cause::kFragmentation) {
-    explained.diagnosis.confidence = kProven;
-    explained.diagnosis.evidence.emplace_back(
-        "the same trace with the same memory runs to its end on nofrag");
+    say_proof("the same trace with the same memory runs to its end on nofrag",
+              kProven,
+              &explained.diagnosis);
   }
   return explained;
 }

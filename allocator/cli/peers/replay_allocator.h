@@ -46,6 +46,8 @@ class ReplayAllocator {
   // Bytes held in granules (or handles, for an allocator that thinks in handles) of which not one
   // byte is in use: what remapping could hand out. Walks; for out-of-memory reports.
   [[nodiscard]] virtual Bytes free_granules() const = 0;
+  // The most that its own options let it hold (limit, memory_fraction); kNoLimit where it has none.
+  [[nodiscard]] virtual Bytes limit() const { return kNoLimit; }
 };
 
 struct PeerConfig {

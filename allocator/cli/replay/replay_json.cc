@@ -81,12 +81,16 @@ ordered_json oom_json(const std::optional<ReplayOom>& oom) {
   if (!oom) {
     return nullptr;
   }
-  return {{"event", oom->event},
-          {"requested_bytes", oom->requested.count()},
-          {"live_bytes", oom->live.count()},
-          {"reserved_bytes", oom->reserved.count()},
-          {"free_granule_bytes", oom->free_granules.count()},
-          {"cause", oom->cause}};
+  ordered_json out = {{"event", oom->event},
+                      {"requested_bytes", oom->requested.count()},
+                      {"live_bytes", oom->live.count()},
+                      {"reserved_bytes", oom->reserved.count()},
+                      {"free_granule_bytes", oom->free_granules.count()},
+                      {"cause", oom->cause}};
+  if (oom->limit) {
+    out["limit_bytes"] = oom->limit->count();
+  }
+  return out;
 }
 
 ordered_json run_json(const TraceSummary& trace, const ReplayRun& run) {
@@ -168,6 +172,11 @@ ordered_json trace_json(const TraceReport& report) {
       out["recorded"]["peak_reserved_bytes"] = recorded.peak_reserved->count();
     }
   }
+  if (trace.recorded_oom) {
+    out["recorded_oom"] = {{"event", trace.recorded_oom->event},
+                           {"requested_bytes", trace.recorded_oom->requested.count()},
+                           {"count", trace.recorded_oom->count}};
+  }
   for (const ReplayRun& run : report.runs) {
     out["runs"].push_back(run_json(trace, run));
   }
@@ -219,6 +228,11 @@ TraceSummary summarize(const std::string& path, const Trace& trace) {
     recorded->lost_events = from.lost;
     recorded->whole = from.whole;
   }
+  std::optional<RecordedOom> recorded_oom;
+  if (!trace.marks.empty()) {
+    const TraceMark& last = trace.marks.back();
+    recorded_oom = {last.event, Bytes(last.requested), trace.marks.size()};
+  }
   return {path,
           trace.format,
           trace.events.size(),
@@ -233,7 +247,8 @@ TraceSummary summarize(const std::string& path, const Trace& trace) {
           trace.device_name,
           false,
           trace.warnings,
-          recorded};
+          recorded,
+          recorded_oom};
 }
 
 ordered_json replay_json(const std::vector<TraceReport>& reports) {

@@ -28,6 +28,12 @@ struct RecordedSummary {
   std::uint64_t lost_events = 0;
   bool whole = false;
 };
+// The last request that the recorded job itself was refused.
+struct RecordedOom {
+  std::uint64_t event = 0;  // it came before
+  Bytes requested;
+  std::uint64_t count = 0;  // of all refusals
+};
 struct TraceSummary {
   std::string path;
   TraceFormat format = TraceFormat::kCsv;
@@ -45,6 +51,7 @@ struct TraceSummary {
   bool several_devices = false;  // the file has others too
   std::vector<std::string> warnings{};
   std::optional<RecordedSummary> recorded{};  // of a recording: what the live process had
+  std::optional<RecordedOom> recorded_oom{};
 };
 TraceSummary summarize(const std::string& path, const Trace& trace);
 // The bound of TraceSummary, for granules of 2 MiB.

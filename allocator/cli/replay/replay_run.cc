@@ -171,7 +171,13 @@ class Player {
     oom.live = live_ - round_up(Bytes(event.size), kTraceRounding);
     oom.reserved = target_.allocator->reserved();
     oom.free_granules = target_.allocator->free_granules();
-    oom.cause = oom_cause(available(oom.reserved), oom.live, oom.requested);
+    const Bytes most = available(oom.reserved);
+    // --capacity is a limit too on real devices, but not one of the allocator's own options.
+    const Bytes limit = target_.allocator->limit();
+    if (error.code == Errc::kLimit && limit < target_.capacity) {
+      oom.limit = limit;
+    }
+    oom.cause = oom.limit ? "limit" : oom_cause(most, oom.live, oom.requested);
     run_->oom = std::move(oom);
   }
 
@@ -191,7 +197,8 @@ class Player {
 
 std::string oom_cause(Bytes capacity, Bytes live, Bytes requested) {
   const Bytes needed = round_up(requested, kTraceRounding);
-  return live <= capacity && needed <= capacity - live ? "fragmentation" : "capacity";
+  const bool enough = live <= capacity && needed <= capacity - live;
+  return enough && !live.is_zero() ? "fragmentation" : "capacity";
 }
 
 void replay_trace(const Trace& trace,

@@ -30,7 +30,8 @@ struct ReplayOom {
   Bytes live;  // before the request
   Bytes reserved;
   Bytes free_granules;
-  std::string cause;  // "fragmentation" or "capacity"
+  std::string cause;             // "fragmentation", "capacity" or "limit"
+  std::optional<Bytes> limit{};  // the allocator's own, where that refused it
 };
 
 struct ReplayRun {
@@ -87,7 +88,8 @@ void replay_trace(const Trace& trace,
                   const ReplayProgress& progress,
                   ReplayRun* run);
 
-// "fragmentation" if the memory for the request was there, in pieces; else "capacity".
+// "fragmentation" if the memory for the request was there, in pieces; else "capacity". Where nothing is live,
+// nothing lies in the way: never fragmentation.
 std::string oom_cause(Bytes capacity, Bytes live, Bytes requested);
 
 }  // namespace nofrag

@@ -105,7 +105,7 @@ std::string oom_lines(const ReplayRun& run) {
       human_bytes(oom.live),
       human_bytes(oom.reserved),
       human_bytes(oom.free_granules),
-      oom.cause);
+      oom.limit ? "limit of " + human_bytes(*oom.limit) : oom.cause);
 }
 
 // What no allocator can beat, and what one can hardly beat that shares no granule between large blocks.
@@ -164,6 +164,15 @@ std::string trace_part(const TraceReport& report) {
     text += fmt::format("\n  recorded with {}: held {} at its peak",
                         plural(trace.recorded->threads, "thread"),
                         human_bytes(*trace.recorded->peak_reserved));
+  }
+  if (trace.recorded_oom) {
+    const RecordedOom& oom = *trace.recorded_oom;
+    text +=
+        fmt::format("\n  {} out of memory: {} were refused at event {}{}; why: nofrag explain",
+                    oom.event >= trace.events ? "the recorded job ended" : "the recorded job ran",
+                    human_bytes(oom.requested),
+                    grouped(oom.event),
+                    oom.count > 1 ? fmt::format(" (the last of {})", grouped(oom.count)) : "");
   }
   text += "\n\n";
   text += line({"allocator",

@@ -13,6 +13,7 @@
 #include "cli/run/program_file.h"
 #include "config/parser.h"
 #include "runtime/environment.h"
+#include "runtime/tracing.h"
 
 namespace nofrag {
 namespace {
@@ -58,17 +59,33 @@ void add_before(const char* variable, const std::string& entry) {
   }
 }
 
-// NOFRAG_CONF as it was, then what the command line says, which is stronger because it comes later.
+[[noreturn]] void refuse(std::string_view source, const std::vector<std::string>& problems) {
+  throw UsageError(fmt::format("{}: {}", source, fmt::join(problems, "; ")));
+}
+
+// NOFRAG_CONF as it was, then what the command line says, which is stronger because it comes later. What is wrong in
+// any of them is found here: the program would only warn of it, and go on without.
 std::string configuration(const RunArguments& arguments) {
-  std::vector<std::string> problems;
-  Options options;
-  if (!parse_options(arguments.conf, &options, &problems)) {
-    throw UsageError(fmt::format("--conf: {}", fmt::join(problems, "; ")));
-  }
-  if (!arguments.limit.empty() && !parse_option("limit", arguments.limit, &options, &problems)) {
-    throw UsageError(fmt::format("--limit: {}", fmt::join(problems, "; ")));
-  }
   std::string conf = environment("NOFRAG_CONF");
+  const std::pair<const char*, std::string> sources[] = {
+      {"NOFRAG_CONF", conf},
+      {"--conf", arguments.conf},
+      {"--limit", arguments.limit.empty() ? "" : "limit:" + arguments.limit}};
+  Options options;
+  std::string limit_source;
+  for (const auto& [source, text] : sources) {
+    std::vector<std::string> problems;
+    OptionSet set;
+    if (!parse_options(text, &options, &problems, &set)) {
+      refuse(source, problems);
+    }
+    limit_source = set[static_cast<std::size_t>(OptionId::k_limit)] ? source : limit_source;
+  }
+  if (options.limit.is_zero()) {
+    refuse(limit_source,
+           {"a limit of 0 bytes would refuse every allocation; leave it out, or write none, for no "
+            "limit"});
+  }
   const auto append = [&conf](const std::string& more) {
     conf += conf.empty() || more.empty() ? more : "," + more;
   };
@@ -78,14 +95,41 @@ std::string configuration(const RunArguments& arguments) {
   return conf;
 }
 
+// The variables beside NOFRAG_CONF that the program will read.
+void check_variables(const RunArguments& arguments) {
+  Options options;
+  std::vector<std::string> problems;
+  const std::pair<const char*, const char*> words[] = {{"NOFRAG_LOG", "log"},
+                                                       {"NOFRAG_STATS", "stats"}};
+  for (const auto& [variable, key] : words) {
+    const char* value = environment(variable);
+    if (*value != '\0' && !parse_option(key, value, &options, &problems)) {
+      refuse(variable, problems);
+    }
+  }
+  const bool asked = !arguments.trace.empty();
+  const std::string trace = asked ? arguments.trace : environment("NOFRAG_TRACE");
+  if (!trace.empty() && !parse_trace_spec(trace, &options, &problems)) {
+    refuse(asked ? "--trace" : "NOFRAG_TRACE", problems);
+  }
+}
+
+// Absolute: the program may go elsewhere before it first allocates.
+std::string absolute_trace(const std::string& spec) {
+  constexpr std::string_view kFlight = "flight:";
+  const bool flight = spec.starts_with(kFlight);
+  const std::string rest = flight ? spec.substr(kFlight.size()) : spec;
+  return (flight ? std::string(kFlight) : std::string()) + fs::absolute(rest).string();
+}
+
 void arrange(const RunArguments& arguments, const fs::path& library, const fs::path& root) {
+  check_variables(arguments);
   add_before("LD_PRELOAD", library.string());
   if (const std::string conf = configuration(arguments); !conf.empty()) {
     set_environment("NOFRAG_CONF", conf);
   }
   if (!arguments.trace.empty()) {
-    // Absolute: the program may go elsewhere before it first allocates.
-    set_environment("NOFRAG_TRACE", fs::absolute(arguments.trace).string());
+    set_environment("NOFRAG_TRACE", absolute_trace(arguments.trace));
   }
   if (arguments.metrics) {
     set_environment("NOFRAG_METRICS", std::to_string(*arguments.metrics));

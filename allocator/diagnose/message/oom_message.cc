@@ -97,8 +97,17 @@ std::string plain_text(std::string_view bytes) {
   return plain;
 }
 
+void detail::refuse_negative(std::string_view message, Failure* failure) {
+  if (const std::string_view size = negative_size(message); !size.empty()) {
+    failure->impossible.push_back("the text states a size below zero: " + std::string(size));
+  }
+}
+
 OomMessage read_oom_message(std::string_view text) {
   OomMessage message;
+  if (detail::read_host_message(text, &message)) {
+    return message;
+  }
   const bool known =
       detail::read_nofrag_message(text, &message) || detail::read_torch_message(text, &message) ||
       detail::read_bfc_message(text, &message) || detail::read_other_message(text, &message);

@@ -2,8 +2,8 @@
 //
 // Layer: diagnose. Knows the wordings of PyTorch 0.4 to 2.14 (CUDA, HIP, XPU, MPS; the native and the
 // cudaMallocAsync backend), CuPy, JAX and TensorFlow (BFC allocator), RMM, ONNX Runtime, llama.cpp, plain
-// CUDA errors, and nofrag's own. The text may be a whole log: the last message counts, and function
-// names around it tell the moment. Invariants: any bytes are accepted. Threads: pure functions.
+// CUDA errors, nofrag's own, and those of the machine's memory (Linux's OOM killer). The text may be a whole log:
+// the last message counts, and function names around it tell the moment. Invariants: any bytes are accepted. Threads: pure functions.
 // Failure: a text without a message gives a Failure with an empty source. Cost: a few passes.
 #pragma once
 
@@ -29,7 +29,10 @@ struct OomMessage {
 [[nodiscard]] std::string plain_text(std::string_view bytes);
 
 namespace detail {
+// Notes sizes below zero in the message's own words.
+void refuse_negative(std::string_view message, Failure* failure);
 // Each fills *message and returns true if the text has such a message.
+bool read_host_message(std::string_view text, OomMessage* message);
 bool read_nofrag_message(std::string_view text, OomMessage* message);
 bool read_torch_message(std::string_view text, OomMessage* message);
 bool read_bfc_message(std::string_view text, OomMessage* message);

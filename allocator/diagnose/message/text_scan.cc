@@ -109,6 +109,33 @@ std::optional<Bytes> size_before(std::string_view text, std::string_view phrase)
   return size_at(text.substr(at));
 }
 
+// A minus is one only at the start of a word, and the number a size only with a unit behind it.
+std::string_view negative_size(std::string_view text) {
+  constexpr std::string_view kBefore = " \t\r\n(:=";
+  constexpr std::string_view kUnits[] = {
+      "bytes", "B", "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB"};
+  for (std::size_t at = text.find('-'); at != std::string_view::npos; at = text.find('-', at + 1)) {
+    std::size_t end = at + 1;
+    while (end < text.size() && (is_digit(text[end]) || text[end] == '.' || text[end] == ',')) {
+      ++end;
+    }
+    if (at == 0 || kBefore.find(text[at - 1]) == std::string_view::npos || end == at + 1) {
+      continue;
+    }
+    end += end < text.size() && text[end] == ' ' ? 1U : 0U;
+    std::size_t stop = end;
+    while (stop < text.size() && is_letter(text[stop])) {
+      ++stop;
+    }
+    for (const std::string_view unit : kUnits) {
+      if (text.substr(end, stop - end) == unit) {
+        return text.substr(at, stop - at);
+      }
+    }
+  }
+  return {};
+}
+
 std::size_t last_of(std::string_view text, std::string_view phrase) {
   return text.rfind(phrase);
 }

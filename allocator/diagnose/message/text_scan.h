@@ -18,6 +18,8 @@ namespace nofrag {
 // The size that follows the first `phrase`, and the one that stands before it.
 [[nodiscard]] std::optional<Bytes> size_after(std::string_view text, std::string_view phrase);
 [[nodiscard]] std::optional<Bytes> size_before(std::string_view text, std::string_view phrase);
+// "-1.50 GiB" where a size could stand: what no memory is. Empty if there is none.
+[[nodiscard]] std::string_view negative_size(std::string_view text);
 // Where the last of it is; npos if nowhere.
 [[nodiscard]] std::size_t last_of(std::string_view text, std::string_view phrase);
 [[nodiscard]] bool holds(std::string_view text, std::string_view phrase);

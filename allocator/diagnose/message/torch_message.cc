@@ -11,6 +11,8 @@ namespace {
 constexpr std::string_view kTried = "Tried to allocate";
 // The message is one paragraph.
 constexpr std::size_t kLongestParagraph = 4000;
+// Of it, the part with numbers.
+constexpr std::size_t kLongestSentences = 1200;
 
 // 1.0 to 2.0: everything in parentheses.
 void read_in_parentheses(std::string_view text, Failure* f) {
@@ -159,6 +161,7 @@ bool read_torch_message(std::string_view text, OomMessage* message) {
     const std::size_t from = mps && tried > 300 ? tried - 300 : mps ? 0 : tried;
     const std::string one = unwrapped(text.substr(from, kLongestParagraph));
     f.requested = size_after(one, kTried);
+    refuse_negative(std::string_view(one).substr(0, kLongestSentences), &f);
     if (mps) {
       read_mps(one, &f);
     } else if (holds(one, "has a total capac")) {

@@ -70,6 +70,11 @@ void SimulatedDriver::advance_us(double by) {
   set_time_us(time_us() + by);
 }
 
+void SimulatedDriver::move_with_calls(double between_us) {
+  const Guard lock(mutex_);
+  between_calls_us_ = between_us;
+}
+
 double SimulatedDriver::time_us() const {
   return streams_.clock_us.load(std::memory_order_relaxed);
 }

@@ -9,7 +9,8 @@
 // Layer: driver. Units: Bytes, microseconds. Contents are tags: a byte range holds one
 // 64-bit tag, kUninitialised if nobody wrote it since the handle was created.
 // Time: the clock stands still until set_time_us or advance_us; calls cost modelled microseconds in
-// the ledger but do not move it, so runs are deterministic. Invariants: physical_in_use = sum of
+// the ledger but do not move it, unless move_with_calls says so (for live processes, where nobody else
+// moves it). Either way runs are deterministic. Invariants: physical_in_use = sum of
 // handles that are unreleased or mapped + live mallocs; check() walks them.
 // Threads: any, one lock (LockRank::kDriver). Failure: strong; a violation is recorded and, unless
 // set_violations_fail(false), also returned as kDriverFailure with driver code 700 from the call.
@@ -104,6 +105,8 @@ class SimulatedDriver final : public Driver {
   void set_time_us(double time);
   void advance_us(double by);
   [[nodiscard]] double time_us() const;
+  // From now on every call moves the clock by `between_us`, and nothing else may. 0: no call does.
+  void move_with_calls(double between_us);
   void set_stream_lag_us(double lag);
   // kClock: waiting for a stream or device assumes work queued up to now, recorded or not (a replay
   // sees no kernels). Default false: only what was queued here counts.
@@ -192,6 +195,7 @@ class SimulatedDriver final : public Driver {
   std::vector<std::string> violations_;
   std::uint64_t violation_count_ = 0;
   bool violations_fail_ = true;
+  double between_calls_us_ = 0;  // Sync: mutex_
 };
 
 }  // namespace nofrag

@@ -76,6 +76,20 @@ void send_all(int fd, std::string_view text) {
   }
 }
 
+// "/metrics" of "GET /metrics?name HTTP/1.1".
+std::string_view path_of(std::string_view request) {
+  request.remove_prefix(std::string_view("GET ").size());
+  return request.substr(0, request.find_first_of(" ?#\r\n"));
+}
+
+void send_page(int client, const char* status, std::string_view body) {
+  send_all(client,
+           std::string("HTTP/1.0 ") + status +
+               "\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: " +
+               std::to_string(body.size()) + "\r\nConnection: close\r\n\r\n");
+  send_all(client, body);
+}
+
 }  // namespace
 
 bool MetricsServer::open(const std::string& address, std::string* problem) {
@@ -117,12 +131,14 @@ void MetricsServer::answer(int client, const std::function<std::string()>& page)
     send_all(client, "HTTP/1.0 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n");
     return;
   }
-  const std::string body = page();
-  send_all(client,
-           "HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-           "Content-Length: " +
-               std::to_string(body.size()) + "\r\nConnection: close\r\n\r\n");
-  send_all(client, body);
+  const std::string_view path = path_of(text);
+  if (path == "/metrics") {
+    send_page(client, "200 OK", page());
+  } else if (path == "/") {
+    send_page(client, "200 OK", "nofrag: the metrics are at /metrics\n");
+  } else {
+    send_page(client, "404 Not Found", "nofrag: there is nothing but /metrics\n");
+  }
 }
 
 void MetricsServer::serve(int milliseconds, const std::function<std::string()>& page) {

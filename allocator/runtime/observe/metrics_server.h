@@ -1,7 +1,7 @@
 // MetricsServer: answers GET /metrics over HTTP/1.0, on one socket, in the thread that calls serve().
 //
-// Owns: a listening socket. Layer: runtime. Not a web server: every request gets the same page, one at a
-// time, with a second for each side, and the connection is closed. Threads: one calls open and serve;
+// Owns: a listening socket. Layer: runtime. Not a web server: /metrics is its page, / says so, anything else is 404;
+// one request at a time, with a second for each side, and the connection is closed. Threads: one calls open and serve;
 // close_after_fork may be called in a forked child. Failure: open says in *problem what is wrong; a client
 // that is slow or goes away is dropped. SIGPIPE is never raised.
 // Decision: docs/decisions/0010-metrics.md
@@ -20,7 +20,8 @@ class MetricsServer {
   MetricsServer& operator=(const MetricsServer&) = delete;
   ~MetricsServer() { close(); }
 
-  // "9400" or "0.0.0.0:9400"; where the port is taken, one of the next kMorePorts. Port 0: any free one.
+  // "9400" or "0.0.0.0:9400"; where the port is taken, one of the next kMorePorts. "ADDRESS:0": any free one. (A
+  // bare "0" is off, and nobody asks for it here.)
   bool open(const std::string& address, std::string* problem);
   [[nodiscard]] bool is_open() const { return socket_.load(std::memory_order_relaxed) >= 0; }
   [[nodiscard]] int port() const { return port_; }

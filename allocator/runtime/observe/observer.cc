@@ -45,7 +45,7 @@ void Observer::configure(const Options& options, Driver* driver) {
 
 void Observer::device_made(DeviceAllocator* device) {
   watched(device->device())->device.store(device, std::memory_order_release);
-  bool wanted = options_.share_status || options_.metrics != "off";
+  bool wanted = options_.share_status || serves_metrics();
   {
     const std::lock_guard lock(mutex_);
     wanted = wanted || wish_.callback != nullptr;
@@ -99,10 +99,14 @@ void Observer::loop() {
   constexpr std::string_view kFile = "file:";
   if (options_.metrics.compare(0, kFile.size(), kFile) == 0) {
     textfile_ = options_.metrics.substr(kFile.size());
-  } else if (options_.metrics != "off") {
+  } else if (serves_metrics()) {
     if (server_.open(options_.metrics, &problem)) {
-      log_line(LogLevel::kInfo, "metrics are served on port %d", server_.port());
-      if (options_.metrics.find(std::to_string(server_.port())) == std::string::npos) {
+      const bool any_port = options_.metrics.ends_with(":0");
+      // Of any free port nobody knows which, unless it is said.
+      log_line(any_port ? LogLevel::kWarning : LogLevel::kInfo,
+               "metrics are served on port %d",
+               server_.port());
+      if (!any_port && options_.metrics.find(std::to_string(server_.port())) == std::string::npos) {
         log_line(LogLevel::kWarning,
                  "metrics:%s is taken; this process serves them on port %d",
                  options_.metrics.c_str(),

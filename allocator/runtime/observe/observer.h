@@ -71,6 +71,10 @@ class Observer {
     double below_seconds = 0;
   };
 
+  // "0" is what people write for no in a variable.
+  [[nodiscard]] bool serves_metrics() const {
+    return options_.metrics != "off" && options_.metrics != "0";
+  }
   void start_thread();
   static void* run(void* self);
   void loop();

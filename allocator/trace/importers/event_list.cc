@@ -291,6 +291,10 @@ void EventList::add_mark(std::uint32_t device, TraceMark mark) {
   devices_[device].marks.push_back(mark);
 }
 
+void EventList::set_reserved(std::uint32_t device, std::size_t mark, std::uint64_t bytes) {
+  devices_[device].marks[mark].reserved_bytes = bytes;
+}
+
 std::uint32_t EventList::site(std::string_view name) {
   const auto [at, is_new] =
       site_numbers_.try_emplace(std::string(name), static_cast<std::uint32_t>(site_names_.size()));

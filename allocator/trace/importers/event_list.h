@@ -49,6 +49,8 @@ class EventList {
   // A block that was live before the first event. Its time and place are not used.
   [[nodiscard]] bool add_existing(const Event& event);
   void add_mark(std::uint32_t device, TraceMark mark);
+  // Of the mark with this number on its device: what the allocator held then.
+  void set_reserved(std::uint32_t device, std::size_t mark, std::uint64_t bytes);
   // The number of a call site, for Event::site.
   std::uint32_t site(std::string_view name);
   // The number of a device that its source names by number, or by process and number. kNoDevice where

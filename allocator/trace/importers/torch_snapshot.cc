@@ -58,12 +58,19 @@ class SnapshotReader {
                   std::uint32_t device,
                   std::uint64_t stream,
                   std::uint64_t address);
+  void note_segment(std::string_view action, PickleValue entry, std::uint32_t device);
+  void add_reserved();
   void add_notes(bool has_traces);
 
   struct Window {
     std::unordered_set<std::uint64_t> touched;  // addresses of the recording's events
     // Freed by the program, perhaps not by the GPU: at which event.
     std::unordered_map<std::uint64_t, std::uint64_t> requested;
+    // Segments made less segments given back: by the recording's events, until each failure, and at the end.
+    // (Modulo 2^64: a ring that begins in the middle may see more given back than made.)
+    std::uint64_t held = 0;
+    std::vector<std::uint64_t> held_at_failures;
+    std::uint64_t held_at_end = 0;
   };
   Window& window(std::uint32_t device) {
     if (device >= windows_.size()) {
@@ -205,6 +212,7 @@ bool SnapshotReader::read() {
   if (!read_segments(segments)) {
     return false;
   }
+  add_reserved();
   if (events_.empty()) {
     return fail(document_.offset(root),
                 "a snapshot without events and without live blocks",
@@ -212,6 +220,32 @@ bool SnapshotReader::read() {
   }
   add_notes(has_traces);
   return true;
+}
+
+// What PyTorch takes from the driver and gives back; with expandable segments, by pages.
+void SnapshotReader::note_segment(std::string_view action,
+                                  PickleValue entry,
+                                  std::uint32_t device) {
+  const bool taken = action == "segment_alloc" || action == "segment_map";
+  const bool given_back = action == "segment_free" || action == "segment_unmap";
+  const std::uint64_t size = number_or(entry, "size", 0);
+  if ((taken || given_back) && device != EventList::kNoDevice) {
+    window(device).held += taken ? size : std::uint64_t{0} - size;
+  }
+}
+
+// The events say how much it changed, the segments at the end how much that came to.
+void SnapshotReader::add_reserved() {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 50;  // what does not add up is far beyond
+  for (std::uint32_t device = 0; device < windows_.size(); ++device) {
+    const Window& seen = windows_[device];
+    for (std::size_t i = 0; i < seen.held_at_failures.size(); ++i) {
+      const std::uint64_t held = seen.held_at_end - seen.held + seen.held_at_failures[i];
+      if (seen.held_at_end > 0 && held <= kMost) {
+        events_.set_reserved(device, i, held);
+      }
+    }
+  }
 }
 
 void SnapshotReader::add_notes(bool has_traces) {
@@ -276,9 +310,13 @@ bool SnapshotReader::read_event(PickleValue entry, std::uint32_t device, std::ui
       return false;
     }
     events_.add_mark(device, mark);
+    if (device != EventList::kNoDevice) {
+      window(device).held_at_failures.push_back(window(device).held);
+    }
     return true;
   }
   if (*what != "alloc" && !is_free) {
+    note_segment(*what, entry, device);
     return true;  // segments, snapshots, annotations: not the program's doing
   }
   if (!number(entry, "addr", "an event", &event.address) ||
@@ -344,6 +382,8 @@ bool SnapshotReader::read_segment(PickleValue segment) {
     return fail(
         document_.offset(segment), "a device number beyond all others", "a device of this machine");
   }
+  std::uint64_t& held = window(device).held_at_end;
+  held += std::min(number_or(segment, "total_size", 0), UINT64_MAX - held);
   for (const PickleValue block : document_.items(blocks)) {
     std::uint64_t size = 0;
     if (!spend(block) || !number(block, "size", "a block", &size)) {

@@ -10,6 +10,10 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include <nofrag/trace_format.h>
+
+#include "trace/packed_format.h"
+
 namespace nofrag {
 
 std::string RecordFile::expand(const std::string& path) {
@@ -26,8 +30,31 @@ bool RecordFile::fail(const char* what) {
   return false;
 }
 
-bool RecordFile::open_locked(const std::string& path, bool* busy) {
+bool RecordFile::replaceable(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_size == 0) {
+    return true;
+  }
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  char first[NOFRAG_TRACE_MAGIC_BYTES];
+  const bool ours = file >= 0 && ::read(file, first, sizeof first) == ssize_t{sizeof first} &&
+                    looks_packed(std::string_view(first, sizeof first));
+  if (file >= 0) {
+    ::close(file);
+  }
+  return ours;
+}
+
+bool RecordFile::refuse(const std::string& path) {
+  problem_ = path + ": exists and is no recording of nofrag's; it is left as it is";
+  return false;
+}
+
+bool RecordFile::open_locked(const std::string& path, bool keep_foreign, bool* busy) {
   path_ = path;
+  if (keep_foreign && !replaceable(path)) {
+    return refuse(path);
+  }
   file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (file_ < 0) {
     return fail("opened");
@@ -46,19 +73,19 @@ bool RecordFile::open_locked(const std::string& path, bool* busy) {
   return true;
 }
 
-bool RecordFile::open(const std::string& path) {
+bool RecordFile::open(const std::string& path, bool keep_foreign) {
   close();
   size_ = 0;
   bool busy = false;
   const std::string wanted = expand(path);
-  if (open_locked(wanted, &busy)) {
+  if (open_locked(wanted, keep_foreign, &busy)) {
     return true;
   }
   if (!busy) {
     close();
     return false;
   }
-  if (open_locked(wanted + "." + std::to_string(::getpid()), &busy)) {
+  if (open_locked(wanted + "." + std::to_string(::getpid()), keep_foreign, &busy)) {
     return true;
   }
   if (busy) {
@@ -92,6 +119,10 @@ void RecordFile::close() {
 
 bool RecordFile::rename_to(const std::string& path) {
   close();
+  if (!replaceable(path)) {
+    std::remove(path_.c_str());
+    return refuse(path);
+  }
   if (std::rename(path_.c_str(), path.c_str()) != 0) {
     return fail("renamed");
   }

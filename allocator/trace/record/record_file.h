@@ -20,8 +20,8 @@ class RecordFile {
   RecordFile& operator=(const RecordFile&) = delete;
   ~RecordFile() { close(); }
 
-  // Empties the file if it is there.
-  bool open(const std::string& path);
+  // Empties the file if it is there; with `keep_foreign` only if it is a recording.
+  bool open(const std::string& path, bool keep_foreign = false);
   bool append(std::string_view bytes);
   void close();
   // Closes it, and gives it this name instead of its own.
@@ -32,10 +32,14 @@ class RecordFile {
   [[nodiscard]] const std::string& problem() const { return problem_; }
 
   static std::string expand(const std::string& path);
+  // Is there nothing at `path` that would be lost? An empty file, a recording, a pipe are nothing to keep.
+  static bool replaceable(const std::string& path);
+  // Says so: false, with a problem.
+  bool refuse(const std::string& path);
 
  private:
   bool fail(const char* what);
-  bool open_locked(const std::string& path, bool* busy);
+  bool open_locked(const std::string& path, bool keep_foreign, bool* busy);
 
   int file_ = -1;
   std::string path_;

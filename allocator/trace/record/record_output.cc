@@ -56,12 +56,15 @@ RecordOutput::Block RecordOutput::make_block(nofrag_trace_block_kind kind,
 
 bool RecordOutput::start() {
   if (!is_flight()) {
-    const bool opened = file_.open(path_) && file_.append(packed_file_header());
+    const bool opened = file_.open(path_, true) && file_.append(packed_file_header());
     path_ = file_.path();
     return opened;
   }
   // A flight recorder's file is made when it is asked for; that it could be is found out now.
   path_ = RecordFile::expand(path_);
+  if (!RecordFile::replaceable(path_)) {
+    return file_.refuse(path_);
+  }
   if (!file_.open(partial())) {
     return false;
   }

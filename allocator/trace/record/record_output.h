@@ -4,7 +4,8 @@
 // A flight recorder keeps the last so many bytes of blocks. What it lets go is folded into a table of the blocks
 // that were live then, so that a file it writes begins with them and can be replayed like any other.
 // Owns: the file, the kept blocks, the table. Layer: trace. Units: bytes.
-// Invariants: a file never grows beyond `max`, its stop block included.
+// Invariants: a file never grows beyond `max`, its stop block included; one that was there and is no recording of
+// nofrag's is never written over.
 // Threads: none (the recorder's writer). Failure: false, and problem() says why; nothing more is written then.
 #pragma once
 

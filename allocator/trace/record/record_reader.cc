@@ -288,8 +288,12 @@ bool RecordReader::finish(const std::string& torn, Trace* trace, std::string* wh
     *why = "event " + std::to_string(builder.event_count()) + ": " + builder.problem().found;
     return false;
   }
-  if (builder.event_count() == 0) {
-    *why = "a recording without an allocation";
+  if (builder.event_count() == 0 && !any_failure()) {
+    told_nothing_ = true;
+    *why = torn.empty()
+               ? "a recording without an allocation"
+               : "a recording that ended before its first block of events (its process was "
+                 "killed in its first moment, or has only begun)";
     return false;
   }
   *trace = builder.finish(TraceFormat::kNofrag);
@@ -298,6 +302,13 @@ bool RecordReader::finish(const std::string& torn, Trace* trace, std::string* wh
   add_warnings(torn, trace);
   trace->recording = std::move(recording_);
   return true;
+}
+
+// A request that failed is something to tell, though nothing was ever allocated.
+bool RecordReader::any_failure() const {
+  return std::any_of(events_.begin(), events_.end(), [](const RecordEvent& event) {
+    return event.kind == NOFRAG_TRACE_RECORD_OUT_OF_MEMORY;
+  });
 }
 
 void RecordReader::find_peak_held(const Trace& trace) {

@@ -38,6 +38,8 @@ class RecordReader {
 
   // `torn`: how the file ends before its time; empty if it is whole.
   bool finish(const std::string& torn, Trace* trace, std::string* why);
+  // Why finish said false: there was no allocation, and no request that failed.
+  [[nodiscard]] bool told_nothing() const { return told_nothing_; }
 
  private:
   using Key = std::uint64_t;  // device and address
@@ -56,6 +58,7 @@ class RecordReader {
   bool free(TraceBuilder* builder, std::size_t at);
   [[nodiscard]] std::size_t find_later(std::size_t at, bool free) const;
   void note(const RecordEvent& event, std::uint64_t before);
+  [[nodiscard]] bool any_failure() const;
   void number_streams(Trace* trace);
   void find_peak_held(const Trace& trace);
   void add_warnings(const std::string& torn, Trace* trace) const;
@@ -66,6 +69,7 @@ class RecordReader {
   ClockPair first_clock_;
   ClockPair last_clock_;
   std::uint64_t stop_reason_ = 0;
+  bool told_nothing_ = false;
 
   // While playing.
   struct Live {

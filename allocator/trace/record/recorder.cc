@@ -22,9 +22,11 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::size_t kEventsABlock = 65536;
-// How often the writer looks at the rings, and how old a block may get before it is written.
+// How often the writer looks at the rings, and how old a block may get before it is written. The first is written as
+// soon as there is one, and each next one may be twice as old: a job that dies at once leaves something.
 constexpr milliseconds kLook{20};
 constexpr std::uint64_t kBlockAge = 1'000'000'000;     // ns
+constexpr std::uint64_t kSecondBlockAge = 40'000'000;  // ns
 constexpr std::uint64_t kFlightPause = 1'000'000'000;  // ns between files after failed requests
 // A thread with a full ring looks this often for room, and this long at most.
 constexpr milliseconds kRoomLook{1};
@@ -409,6 +411,13 @@ bool Recorder::write_block() {
   return written;
 }
 
+// A request that failed may be the last that is heard of the job. (Asked before the rings are emptied: it is in them.)
+bool Recorder::failure_due() {
+  constexpr std::uint64_t kLookNs = std::chrono::nanoseconds(kLook).count();
+  return !output_.is_flight() && monotonic_ns() - last_block_ns_ >= kLookNs &&
+         out_of_memory_.exchange(false, std::memory_order_acquire);
+}
+
 // Is it time for a flight recorder's file?
 bool Recorder::flight_due(bool asked) {
   if (!output_.is_flight()) {
@@ -446,12 +455,16 @@ void Recorder::run() {
       }
     }
     const bool signalled = flush_wanted_.exchange(false, std::memory_order_relaxed);
+    const bool failed = failure_due();
     drain();
     const bool flight = flight_due(flushing != 0 || signalled);
     const bool due = !pending_.empty() && (pending_.size() >= kEventsABlock ||
-                                           monotonic_ns() - last_block_ns_ > kBlockAge);
+                                           monotonic_ns() - last_block_ns_ > block_age_);
     bool good = true;
-    if (stopping || flushing != 0 || signalled || flight || due) {
+    if (due) {
+      block_age_ = std::clamp(2 * block_age_, kSecondBlockAge, kBlockAge);
+    }
+    if (failed || stopping || flushing != 0 || signalled || flight || due) {
       good = write_block();
     }
     if (good && flight) {

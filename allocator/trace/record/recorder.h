@@ -104,6 +104,7 @@ class Recorder final : public EventSink {
   void drain();
   bool write_block();
   bool write_texts();
+  bool failure_due();
   bool flight_due(bool asked);
   void end(const std::string& message);
 
@@ -142,6 +143,7 @@ class Recorder final : public EventSink {
   std::uint64_t lost_ = 0;      // by rings that are gone
   std::uint64_t lost_now_ = 0;  // by all
   std::uint64_t last_block_ns_ = 0;
+  std::uint64_t block_age_ = 0;  // that makes the next block due
   std::uint64_t last_flight_ns_ = 0;
   pthread_t writer_{};
   bool writer_joinable_ = false;

@@ -1,5 +1,7 @@
 #include "trace/record/split_devices.h"
 
+#include <algorithm>
+#include <charconv>
 #include <memory>
 #include <set>
 #include <unordered_map>
@@ -14,18 +16,38 @@
 namespace nofrag {
 namespace {
 
-std::vector<TraceMark> out_of_memory_marks(const std::vector<Recording::Note>& notes) {
-  std::vector<TraceMark> marks;
-  for (const Recording::Note& note : notes) {
-    if (note.event.kind == NOFRAG_TRACE_RECORD_OUT_OF_MEMORY) {
+constexpr std::uint64_t kMib = std::uint64_t{1} << 20;
+
+// The failures of one device, and its memory.
+void take_failures(const Recording& recording, Trace* trace) {
+  std::uint64_t reserved = 0;
+  for (const Recording::Note& note : recording.notes) {
+    const RecordEvent& event = note.event;
+    if (event.kind == NOFRAG_TRACE_RECORD_CREATE) {
+      reserved += std::min(event.size, UINT64_MAX - reserved);
+    } else if (event.kind == NOFRAG_TRACE_RECORD_RELEASE) {
+      reserved -= std::min(event.size, reserved);
+    } else if (event.kind == NOFRAG_TRACE_RECORD_OUT_OF_MEMORY) {
       TraceMark mark;
       mark.event = note.before;
       mark.time_us = note.time_us;
-      mark.requested = note.event.size;
-      marks.push_back(mark);
+      mark.requested = event.size;
+      mark.reserved_bytes = reserved;
+      if (event.detail > 0) {
+        mark.free_bytes = (event.detail - std::uint64_t{1}) * kMib;
+      }
+      if (event.address > 0) {
+        mark.limit_bytes = event.address;
+      }
+      trace->marks.push_back(mark);
     }
   }
-  return marks;
+  const auto total =
+      recording.info.find("device." + std::to_string(trace->device) + ".total_bytes");
+  if (total != recording.info.end()) {
+    const std::string& text = total->second;
+    std::from_chars(text.data(), text.data() + text.size(), trace->device_bytes);
+  }
 }
 
 // One device's part of a recording.
@@ -50,7 +72,7 @@ class DevicePart {
     Trace trace = builder_.finish(whole_.format);
     number_streams(&trace);
     trace.device = device_;
-    trace.marks = out_of_memory_marks(part_->notes);
+    take_failures(*part_, &trace);
     trace.warnings = whole_.warnings;
     trace.recording = std::move(part_);
     return trace;
@@ -137,12 +159,18 @@ std::vector<Trace> split_by_device(Trace trace) {
     for (const Recording::Block& block : trace.recording->blocks) {
       devices.insert(block.device);
     }
+    // One whose very first request failed has no blocks.
+    for (const Recording::Note& note : trace.recording->notes) {
+      if (note.event.kind == NOFRAG_TRACE_RECORD_OUT_OF_MEMORY) {
+        devices.insert(note.event.device);
+      }
+    }
   }
   std::vector<Trace> parts;
   if (devices.size() <= 1) {
     if (!devices.empty()) {
       trace.device = *devices.begin();
-      trace.marks = out_of_memory_marks(trace.recording->notes);
+      take_failures(*trace.recording, &trace);
     }
     parts.push_back(std::move(trace));
     return parts;

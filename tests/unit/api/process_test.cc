@@ -66,8 +66,10 @@ TEST(Start, BadEnvironmentWarnsOnceAndGoesOn) {
       probe("NOFRAG_STATS=loud NOFRAG_CONF=driver:sim:h100-80g,limt:1GiB", "init");
   EXPECT_TRUE(outcome.says("nofrag: NOFRAG_CONF: unknown option \"limt\"; did you mean limit?\n"))
       << outcome.output;
-  EXPECT_TRUE(outcome.says("option stats: \"loud\" is not one of off, exit, summary\n"))
+  EXPECT_TRUE(outcome.says(
+      "nofrag: NOFRAG_STATS: option stats: \"loud\" is not one of off, exit, summary\n"))
       << outcome.output;
+  EXPECT_FALSE(outcome.says("NOFRAG_LOG")) << "only the variable that has it";
   EXPECT_TRUE(outcome.says("malloc: ok\n")) << outcome.output;
   EXPECT_EQ(outcome.output.find("limt"), outcome.output.rfind("limt"));
 }

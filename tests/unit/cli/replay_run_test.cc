@@ -57,6 +57,8 @@ TEST(ReplayRun, CauseIsFragmentationOnlyIfTheBytesWereThere) {
   EXPECT_EQ(oom_cause(100 * kMiB, 40 * kMiB, 60 * kMiB), "fragmentation");
   EXPECT_EQ(oom_cause(100 * kMiB, 40 * kMiB, 60 * kMiB + Bytes(1)), "capacity");
   EXPECT_EQ(oom_cause(100 * kMiB, 140 * kMiB, Bytes(1)), "capacity");
+  EXPECT_EQ(oom_cause(100 * kMiB, Bytes(0), 60 * kMiB), "capacity")
+      << "where nothing is live, nothing lies in the way";
   // PyTorch's two streams cannot share a cache that one block pins.
   const std::string body =
       "0,a,0,83886080,0\n1,f,0,83886080,0\n2,a,1,20971520,0\n3,a,2,62914560,5\n";
@@ -64,6 +66,28 @@ TEST(ReplayRun, CauseIsFragmentationOnlyIfTheBytesWereThere) {
   ASSERT_TRUE(native.oom.has_value());
   EXPECT_EQ(native.oom->cause, "fragmentation");
   EXPECT_EQ(native.oom->free_granules, 60 * kMiB);
+}
+
+TEST(ReplayRun, ALimitOfItsOwnIsTheCauseAndIsNamed) {
+  const Trace trace = trace_of("0,a,0,41943040,0\n1,a,1,41943040,0\n");
+  const DeviceTarget target = DeviceTarget::parse("sim:h100-80g");
+  ReplaySettings settings;
+  settings.options.limit = 60 * kMiB;
+  ReplaySession session(trace, target, settings);
+  const ReplayRun limited = session.run("nofrag", {}, {});
+  ASSERT_TRUE(limited.oom.has_value());
+  EXPECT_EQ(limited.oom->cause, "limit") << "the device has 79 GiB";
+  EXPECT_EQ(limited.oom->limit, 60 * kMiB);
+  EXPECT_TRUE(session.run("torch-native", {}, {}).completed) << "the limit is nofrag's";
+  // A device that is smaller than the limit: the limit refuses nothing.
+  const ReplayRun small = session.run("nofrag", 50 * kMiB, {});
+  ASSERT_TRUE(small.oom.has_value());
+  EXPECT_EQ(small.oom->cause, "capacity");
+  EXPECT_FALSE(small.oom->limit.has_value());
+  settings.options = {};
+  settings.options.memory_fraction = 0.0005;
+  ReplaySession fraction(trace, target, settings);
+  EXPECT_EQ(fraction.run("nofrag", {}, {}).oom->cause, "limit");
 }
 
 TEST(ReplayRun, EmptyAllocationsReachNoAllocator) {

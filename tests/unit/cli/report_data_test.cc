@@ -1,8 +1,12 @@
 // What a report's page is made of, on traces small enough to work out by hand.
+#include <ctime>
+
 #include <gtest/gtest.h>
 
+#include "cli/replay/replay_session.h"
 #include "cli/report/address_map.h"
 #include "cli/report/report_page.h"
+#include "cli/report/run_observer.h"
 #include "cli/report/trace_digest.h"
 #include "trace/trace_builder.h"
 
@@ -112,6 +116,34 @@ TEST(ReportPage, NoTextEndsItsScript) {
   EXPECT_EQ(page.find("</script><b>"), std::string::npos);
   EXPECT_NE(page.find("\\u003c/script>\\u003cb>"), std::string::npos);
   EXPECT_NE(page.find("Chart.js v3"), std::string::npos) << "the library, with its licence";
+}
+
+// A look asks for counters, and walks over no memory: with all of it in small blocks that took most of the time.
+TEST(RunObserver, LooksCostLittleBesideTheReplay) {
+  constexpr std::uint64_t kBlocks = 60000;
+  constexpr std::uint64_t kEach = 3 << 18;  // 768 KiB: more than one in each handle
+  TraceBuilder builder(TraceUnit::kEvent);
+  for (std::uint64_t i = 0; i < kBlocks; ++i) {
+    ASSERT_TRUE(builder.add_allocation(i, i, kEach, 0));
+  }
+  for (std::uint64_t i = 0; i < kBlocks / 2; ++i) {
+    ASSERT_TRUE(builder.add_free(kBlocks + i, 2 * i, 0, 0));
+  }
+  const Trace trace = builder.finish(TraceFormat::kCsv);
+  const DeviceTarget target = DeviceTarget::parse("sim:h100-80g");
+  ReplaySettings settings;
+  settings.options.handle_size = 2 * kMiB;
+  ReplaySession session(trace, target, settings);
+  const auto cpu_seconds = [&session](ReplayObserver* observer) {
+    const std::clock_t before = std::clock();
+    EXPECT_TRUE(session.run("nofrag", {}, {}, observer).completed);
+    return static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
+  };
+  const double plain = cpu_seconds(nullptr);
+  const std::unique_ptr<RunObserver> observer = make_report_observer(trace);
+  const double watched = cpu_seconds(observer.get());
+  EXPECT_GT(observer->samples().size(), 1900U);
+  EXPECT_LT(watched, 4 * plain + 0.1) << "2,000 looks";
 }
 
 }  // namespace

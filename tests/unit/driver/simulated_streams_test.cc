@@ -59,6 +59,22 @@ TEST_F(SimulatedStreamsTest, ClockNeverGoesBackAndCallsDoNotMoveIt) {
   EXPECT_EQ(driver_.time_us(), 125);
 }
 
+// In a live process nobody moves the clock but its own calls: asking often enough is waiting.
+TEST_F(SimulatedStreamsTest, CallsMoveTheClockWhereTheyAreAskedTo) {
+  driver_.move_with_calls(20);
+  const EventId event = record(kA);
+  EXPECT_EQ(driver_.time_us(), 40) << "two calls; the default device charges nothing";
+  int asked = 1;
+  while (!done(event)) {
+    ASSERT_LT(++asked, 100);
+  }
+  EXPECT_EQ(asked, 25) << "500 us after it was recorded";
+  driver_.move_with_calls(0);
+  const double now = driver_.time_us();
+  EXPECT_FALSE(done(record(kA)));
+  EXPECT_EQ(driver_.time_us(), now);
+}
+
 TEST_F(SimulatedStreamsTest, NoLagMeansAtOnce) {
   driver_.set_stream_lag_us(0);
   EXPECT_TRUE(done(record(kA)));

@@ -32,6 +32,7 @@ TEST(TorchSnapshot, OutOfMemoryIsAMark) {
   EXPECT_EQ(trace.marks[0].event, 6U);
   EXPECT_EQ(trace.marks[0].requested, 999U << 20);
   EXPECT_EQ(trace.marks[0].free_bytes, 123U << 20);
+  EXPECT_EQ(trace.marks[0].reserved_bytes, 20U << 20) << "by the segments, and the events since";
 }
 
 TEST(TorchSnapshot, SitesAreTheUsersOwnFrames) {

@@ -113,5 +113,42 @@ TEST(RecordFile, OneProcessWritesAFile) {
   EXPECT_EQ(RecordFile::expand("a.%p.b"), "a." + std::to_string(::getpid()) + ".b");
 }
 
+// What is at the path already: recordings and empty files make room, anything else stays.
+TEST(RecordOutput, AForeignFileIsNeverWrittenOver) {
+  const std::string path = temporary_path("foreign");
+  const auto put = [&path](const std::string& text) {
+    std::ofstream(path, std::ios::binary) << text;
+  };
+  const auto opens = [&path](std::uint64_t keep) {
+    RecordOutput output(path, RecordOutput::kNoMax, keep);
+    const bool started = output.start();
+    if (!started) {
+      EXPECT_EQ(output.problem(),
+                path + ": exists and is no recording of nofrag's; it is left as it is");
+    }
+    return started;
+  };
+  constexpr std::uint64_t kKeep = 1 << 20;
+  for (const char* text : {"x", "a thesis, in its only copy", "\x8eNFTRC"}) {
+    put(text);
+    EXPECT_FALSE(opens(0)) << text;
+    EXPECT_FALSE(opens(kKeep)) << text;
+    EXPECT_EQ(file_bytes(path), text);
+  }
+  put("");
+  EXPECT_TRUE(opens(0));
+  EXPECT_EQ(file_bytes(path).size(), 16U) << "the header, at once";
+  EXPECT_TRUE(opens(0)) << "an earlier recording";
+  EXPECT_TRUE(opens(kKeep));
+  // Somebody wrote it meanwhile.
+  RecordOutput flight(path, RecordOutput::kNoMax, kKeep);
+  ASSERT_TRUE(flight.start());
+  put("mine");
+  EXPECT_FALSE(flight.write_flight(0));
+  EXPECT_EQ(file_bytes(path), "mine");
+  EXPECT_NE(::access((path + ".partial").c_str(), F_OK), 0);
+  std::remove(path.c_str());
+}
+
 }  // namespace
 }  // namespace nofrag

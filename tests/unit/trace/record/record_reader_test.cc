@@ -184,6 +184,59 @@ TEST(RecordReader, AFileThatEndsAnywhereIsReadUpToItsLastBlock) {
   }
 }
 
+TEST(RecordReader, OneThatEndedBeforeItsFirstBlockIsNamedAsThat) {
+  RecordingFile file;
+  const std::string bytes =
+      file.bytes();  // header and info: what is there when nothing has happened yet
+  for (std::size_t cut = 16; cut <= bytes.size(); ++cut) {
+    Trace trace;
+    const auto error = read_recording(std::string_view(bytes).substr(0, cut), &trace);
+    ASSERT_TRUE(error.has_value());
+    EXPECT_EQ(error->kind, TraceError::Kind::kEmpty) << "cut at " << cut;
+    EXPECT_NE(error->message().find("recording that ended before its first block"),
+              std::string::npos)
+        << error->message();
+  }
+}
+
+TEST(RecordReader, ARequestThatFailedIsToldThoughNothingWasEverAllocated) {
+  RecordEvent failed = an_event(NOFRAG_TRACE_RECORD_OUT_OF_MEMORY, 7);
+  failed.size = 100;
+  failed.device = 1;
+  Trace whole = recorded({failed});
+  EXPECT_TRUE(whole.events.empty());
+  const std::vector<Trace> parts = split_by_device(std::move(whole));
+  ASSERT_EQ(parts.size(), 1U);
+  EXPECT_EQ(parts[0].device, 1U);
+  ASSERT_EQ(parts[0].marks.size(), 1U);
+  EXPECT_EQ(parts[0].marks[0].requested, 100U);
+  // Beside a device that did allocate.
+  const std::vector<Trace> both = split_by_device(recorded({an_alloc(1, 0x1000), failed}));
+  ASSERT_EQ(both.size(), 2U);
+  EXPECT_TRUE(both[1].events.empty());
+  EXPECT_EQ(both[1].marks.size(), 1U);
+}
+
+TEST(RecordReader, MarksTellWhatWasKnownAtTheFailure) {
+  RecordEvent created = an_event(NOFRAG_TRACE_RECORD_CREATE, 1);
+  created.size = 8 << 20;
+  RecordEvent released = an_event(NOFRAG_TRACE_RECORD_RELEASE, 3);
+  released.size = 2 << 20;
+  RecordEvent limited = an_event(NOFRAG_TRACE_RECORD_OUT_OF_MEMORY, 4, 7 << 20);  // the limit
+  limited.size = 4 << 20;
+  limited.detail = 101;  // 100 MiB free
+  RecordEvent refused = an_event(NOFRAG_TRACE_RECORD_OUT_OF_MEMORY, 5);
+  refused.size = 4 << 20;
+  const std::vector<Trace> parts =
+      split_by_device(recorded({created, an_alloc(2, 0x1000), released, limited, refused}));
+  ASSERT_EQ(parts[0].marks.size(), 2U);
+  EXPECT_EQ(parts[0].marks[0].reserved_bytes, 6U << 20);
+  EXPECT_EQ(parts[0].marks[0].limit_bytes, 7U << 20);
+  EXPECT_EQ(parts[0].marks[0].free_bytes, 100U << 20);
+  EXPECT_FALSE(parts[0].marks[1].limit_bytes.has_value());
+  EXPECT_FALSE(parts[0].marks[1].free_bytes.has_value());
+}
+
 TEST(RecordReader, DamageIsRefusedWithItsPlace) {
   RecordingFile file;
   file.add({an_alloc(1, 0x1000), a_free(2, 0x1000)});

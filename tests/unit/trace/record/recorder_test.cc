@@ -182,6 +182,33 @@ TEST_F(RecorderTest, AFullFileEndsTheRecordingWithOneLine) {
   EXPECT_LE(file_bytes(path_).size(), 64U * 1024);
 }
 
+// Without a flush: as a job that is killed in its first second leaves it.
+TEST_F(RecorderTest, TheFirstEventsAndFailuresAreInTheFileAtOnce) {
+  start();
+  const auto before = std::chrono::steady_clock::now();
+  recorder_->on_event(allocation(0x1000, 100));
+  EXPECT_TRUE(comes([this] { return recorder_->events() == 1; }));
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::milliseconds(700))
+      << "a usual block comes after a second";
+  Trace trace = read();
+  EXPECT_EQ(trace.events.size(), 1U);
+  // Blocks grow old then, but not one with a failure.
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    recorder_->on_event(allocation(0x2000 + 512 * i, 100));
+    EXPECT_TRUE(comes([this, i] { return recorder_->events() == 2 + i; }));
+  }
+  const auto six = std::chrono::steady_clock::now() - before;
+  EXPECT_GE(six, std::chrono::milliseconds(700)) << "40 + 80 + 160 + 320 + ...";
+  AllocatorEvent failed;
+  failed.kind = EventKind::kOutOfMemory;
+  failed.size = Bytes(1 << 30);
+  const auto refused = std::chrono::steady_clock::now();
+  recorder_->on_event(failed);
+  EXPECT_TRUE(comes([this] { return recorder_->events() == 8; }));
+  EXPECT_LT(std::chrono::steady_clock::now() - refused, std::chrono::milliseconds(700))
+      << "a usual block comes after a second";
+}
+
 TEST_F(RecorderTest, AFlightRecorderWritesWhenARequestFailed) {
   start(1 << 20);
   recorder_->on_event(allocation(0x1000, 100));

@@ -1,0 +1,80 @@
+// What a command is about to write must be nothing that it reads, and no two of its outputs one file.
+#include <unistd.h>
+
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include "cli/commands.h"
+
+namespace nofrag {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kStandard = "-";
+
+// The same regular file, under whatever names. Devices (/dev/null) hold nothing that could be lost.
+bool same_file(const struct stat& a, const struct stat& b) {
+  return S_ISREG(a.st_mode) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+// Both will be the same file, once they are there.
+bool same_name(const std::string& a, const std::string& b) {
+  std::error_code failed;
+  const fs::path first = fs::weakly_canonical(fs::absolute(a), failed);
+  return !failed && first == fs::weakly_canonical(fs::absolute(b), failed) && !failed;
+}
+
+bool is_input(const std::string& input, const struct stat& output) {
+  struct stat status {};
+  const int known =
+      input == kStandard ? ::fstat(STDIN_FILENO, &status) : ::stat(input.c_str(), &status);
+  return known == 0 && same_file(status, output);
+}
+
+bool collide(const std::string& a, const std::string& b) {
+  if (a == kStandard || b == kStandard) {
+    return a == b;
+  }
+  struct stat first {};
+  struct stat second {};
+  if (::stat(a.c_str(), &first) == 0 && ::stat(b.c_str(), &second) == 0) {
+    return same_file(first, second);
+  }
+  return same_name(a, b);
+}
+
+}  // namespace
+
+void refuse_overwriting(const std::vector<std::string>& inputs,
+                        const std::vector<OutputPath>& outputs) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const auto& [option, path] = outputs[i];
+    if (path.empty()) {
+      continue;
+    }
+    struct stat status {};
+    const bool there = path != kStandard && ::stat(path.c_str(), &status) == 0;
+    for (const std::string& input : inputs) {
+      if (there && is_input(input, status)) {
+        throw UsageError(
+            fmt::format("{} {}: is an input of this command, and would be overwritten; "
+                        "name another file",
+                        option,
+                        path));
+      }
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      if (!outputs[j].path.empty() && collide(path, outputs[j].path)) {
+        throw UsageError(fmt::format("{} and {} both write {}; name a file for each",
+                                     outputs[j].option,
+                                     option,
+                                     path == kStandard ? "standard output (-)" : path));
+      }
+    }
+  }
+}
+
+}  // namespace nofrag
