@@ -6,10 +6,14 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace nofrag {
 
 // Never 0.
 std::uint64_t this_thread_id();
+
+// What a thread of this process, by the kernel's id, is called; empty if it has ended.
+std::string kernel_thread_name(std::uint64_t kernel_id);
 
 }  // namespace nofrag

@@ -4,16 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <thread>
 #include <utility>
 
 #include <sys/syscall.h>
 
+#include "base/thread_id.h"
 #include "trace/record/record_codec.h"
 
 namespace nofrag {
@@ -66,17 +65,6 @@ std::uint64_t new_number() {
   // Not state that anybody can read back or set: a source of fresh numbers.
   static std::atomic<std::uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
-}
-
-std::string thread_name(std::uint64_t kernel_id) {
-  std::array<char, 64> name{};
-  const std::string path = "/proc/self/task/" + std::to_string(kernel_id) + "/comm";
-  if (std::FILE* file = std::fopen(path.c_str(), "re")) {
-    const std::size_t size = std::fread(name.data(), 1, name.size(), file);
-    std::fclose(file);
-    return {name.data(), size > 0 && name[size - 1] == '\n' ? size - 1 : size};
-  }
-  return {};
 }
 
 std::uint8_t record_kind(EventKind kind) {
@@ -378,7 +366,7 @@ bool Recorder::write_texts() {
   for (const auto& ring : threads) {
     append_varint(ring->thread, &payload);
     append_varint(ring->kernel_thread, &payload);
-    append_text(thread_name(ring->kernel_thread), &payload);
+    append_text(kernel_thread_name(ring->kernel_thread), &payload);
   }
   if (!threads.empty() &&
       !output_.add_lasting_block(NOFRAG_TRACE_BLOCK_THREADS, payload, threads.size())) {
