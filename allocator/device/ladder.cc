@@ -136,7 +136,8 @@ Result<Block*> DeviceAllocator::Impl::climb_with(
     }
   }
   // Nor is anything waited for or taken apart in vain where others have what is missing.
-  const Result<MemoryInfo> memory = driver.memory_info(device);
+  const Result<MemoryInfo> memory = physical.look();
+  note_reserved();  // others may have come or gone
   if (memory.ok() && hopeless(size, memory.value().free)) {
     return easy.error();
   }

@@ -268,6 +268,8 @@ Bytes DeviceAllocator::Impl::trim_locked(Bytes keep) {
     drop_empty_pools();
     return before - physical.reserved();
   }
+  static_cast<void>(physical.look());  // others may have gone
+  note_reserved();
   settle_pending(false);
   settle_released_pools();
   retry_refused();

@@ -25,12 +25,12 @@ Result<PhysicalHandle> PhysicalMemory::create(Bytes size) {
     return Errc::kLimit;
   }
   if (reserved_ >= next_look_) {
-    look_around();
+    static_cast<void>(look());
   }
   const Result<HandleId> id = driver_.create(device_, size);
   if (!id.ok()) {
     if (id.code() == Errc::kOutOfMemory) {
-      look_around();
+      static_cast<void>(look());
     }
     return id.error();
   }
@@ -39,15 +39,15 @@ Result<PhysicalHandle> PhysicalMemory::create(Bytes size) {
   return PhysicalHandle{id.value(), size};
 }
 
-void PhysicalMemory::look_around() {
-  const Result<MemoryInfo> memory = driver_.memory_info(device_);
-  if (!memory.ok()) {
-    return;
+Result<MemoryInfo> PhysicalMemory::look() {
+  Result<MemoryInfo> memory = driver_.memory_info(device_);
+  if (memory.ok()) {
+    const MemoryInfo& now = memory.value();
+    others_ = now.total - std::min(now.total, now.free + reserved_);
+    step_ = Bytes(now.total.count() / kLookShare);
+    next_look_ = reserved_ + step_;
   }
-  const MemoryInfo& now = memory.value();
-  others_ = now.total - std::min(now.total, now.free + reserved_);
-  step_ = Bytes(now.total.count() / kLookShare);
-  next_look_ = reserved_ + step_;
+  return memory;
 }
 
 void PhysicalMemory::release(PhysicalHandle handle) {

@@ -48,14 +48,13 @@ class PhysicalMemory {
   [[nodiscard]] Bytes peak_reserved() const { return peak_reserved_; }
   void reset_peak() { peak_reserved_ = reserved_; }
   [[nodiscard]] Bytes granularity() const { return granularity_; }
-  // What others held of the device when the driver was last asked: at the first create, after every further
-  // 64th of the device, and when it had no more. For how to lay memory out; never a reason to refuse a request.
+  // What others held of the device when the driver was last asked: by look(), at the first create, after every
+  // further 64th of the device, and when it had no more. For how to lay memory out; never a reason to refuse a request.
   [[nodiscard]] Bytes others() const { return others_; }
+  Result<MemoryInfo> look();
   [[nodiscard]] Bytes spare_bytes() const;
 
  private:
-  void look_around();
-
   Driver& driver_;
   DeviceOrdinal device_;
   Bytes granularity_;

@@ -167,7 +167,12 @@ struct Import {
   std::uint64_t size = 0;
   int device = -1;
   unsigned uses = 0;  // 0: closed, and to be unmapped as soon as waiting is allowed
+  // Another number after every opening, and after a closing that left no use: work that was begun since it was
+  // last seen may still run.
+  std::uint64_t turn = 0;
+  bool undone = false;  // partly unmapped: nobody may have it again
 };
+std::uint64_t last_turn = 0;  // Sync: imports_mutex
 std::mutex imports_mutex;
 std::vector<Import>* imported;  // Sync: imports_mutex; leaked
 std::atomic<std::size_t> imported_count;
@@ -181,6 +186,7 @@ CUresult unmap(Import& import) {
     if (const CUresult result = real().unmap(end - part, part); result != CUDA_SUCCESS) {
       return result;
     }
+    import.undone = true;
     end -= part;
     import.parts.pop_back();
   }
@@ -238,9 +244,11 @@ CUresult open_import(const HandleText& text, CUdeviceptr* pointer) {
     imported = new std::vector<Import>;
   }
   for (Import& known : *imported) {
-    if (known.device == device && std::memcmp(&known.text, &text, sizeof text) == 0) {
+    if (known.device == device && !known.undone &&
+        std::memcmp(&known.text, &text, sizeof text) == 0) {
       to_unmap_count -= known.uses == 0 ? 1U : 0U;
       ++known.uses;
+      known.turn = ++last_turn;
       *pointer = known.base;
       return CUDA_SUCCESS;
     }
@@ -260,6 +268,7 @@ CUresult open_import(const HandleText& text, CUdeviceptr* pointer) {
   import.base = import.range + block.offset;
   import.size = block.size;
   import.uses = 1;
+  import.turn = ++last_turn;
   *pointer = import.base;
   imported->push_back(std::move(import));
   imported_count.store(imported->size(), std::memory_order_release);
@@ -283,23 +292,28 @@ void unmap_closed() {
     return;
   }
   for (int device = 0; device < Process::kMostDevices; ++device) {
-    const auto is_closed = [device](const Import& i) { return i.uses == 0 && i.device == device; };
-    bool any = false;
+    // Only what was closed before the wait: a kernel may run on what is closed during it.
+    std::vector<std::uint64_t> turns;
     {
       const std::lock_guard lock(imports_mutex);
-      any = std::any_of(imported->begin(), imported->end(), is_closed);
+      for (const Import& import : *imported) {
+        if (import.uses == 0 && import.device == device) {
+          turns.push_back(import.turn);
+        }
+      }
     }
-    if (!any || wait_for_device(device) != CUDA_SUCCESS) {
+    if (turns.empty() || wait_for_device(device) != CUDA_SUCCESS) {
       continue;
     }
     const std::lock_guard lock(imports_mutex);
-    CUresult result = CUDA_SUCCESS;
-    while (result == CUDA_SUCCESS) {
-      const auto found = std::find_if(imported->begin(), imported->end(), is_closed);
-      if (found == imported->end()) {
-        break;
+    for (const std::uint64_t turn : turns) {
+      const auto found = std::find_if(imported->begin(), imported->end(), [turn](const Import& i) {
+        return i.uses == 0 && i.turn == turn;
+      });
+      CUresult result = CUDA_SUCCESS;
+      if (found != imported->end()) {
+        to_unmap_count -= unmap_at(found, &result) ? 1U : 0U;
       }
-      to_unmap_count -= unmap_at(found, &result) ? 1U : 0U;
     }
   }
 }
@@ -310,35 +324,41 @@ std::vector<Import>::iterator find_import(CUdeviceptr base) {
   });
 }
 
-// The import's device if this is its last use, which stays counted; else -1, and the use is none any more.
-int close_one_use(CUdeviceptr base) {
+// An import's last use, which stays counted until it is unmapped. device -1: it was not the last.
+struct LastUse {
+  int device = -1;
+  std::uint64_t turn = 0;
+};
+LastUse close_one_use(CUdeviceptr base) {
   const std::lock_guard lock(imports_mutex);
   const auto found = find_import(base);
   if (found == imported->end()) {
-    return -1;  // another thread closed it: one use, two closings
+    return {};  // another thread closed it: one use, two closings
   }
   if (found->uses > 1) {
     --found->uses;
-    return -1;
+    return {};
   }
-  return found->device;
+  return {found->device, found->turn};
 }
 
-// `waited`: all work that may use it is done.
-CUresult close_last_use(CUdeviceptr base, bool waited) {
+// `turn`: all work of before it is done; kNotNow: it is unmapped when waiting is allowed again. False: others
+// opened it meanwhile, and what they began may run.
+constexpr std::uint64_t kNotNow = 0;
+bool close_last_use(CUdeviceptr base, std::uint64_t turn, CUresult* result) {
   const std::lock_guard lock(imports_mutex);
   const auto found = find_import(base);
   if (found == imported->end()) {
-    return CUDA_ERROR_INVALID_VALUE;
+    *result = CUDA_ERROR_INVALID_VALUE;
+  } else if (found->uses > 1 || turn == kNotNow) {
+    to_unmap_count += --found->uses == 0 ? 1U : 0U;
+    found->turn = ++last_turn;
+  } else if (found->turn != turn) {
+    return false;
+  } else {
+    unmap_at(found, result);
   }
-  if (found->uses > 1 || !waited) {
-    --found->uses;  // opened again meanwhile, or unmapped later
-    to_unmap_count += found->uses == 0 ? 1U : 0U;
-    return CUDA_SUCCESS;
-  }
-  CUresult result = CUDA_SUCCESS;
-  unmap_at(found, &result);
-  return result;
+  return true;
 }
 
 CUresult open_handle(Entry entry,
@@ -439,17 +459,20 @@ CUresult hook_cuIpcCloseMemHandle(CUdeviceptr pointer) {
       return legal;
     }
   }
-  const int device = close_one_use(pointer);
-  if (device < 0) {
-    return CUDA_SUCCESS;
-  }
-  if (captures) {
-    return close_last_use(pointer, false);  // a capture does not survive the wait
-  }
   // Unmapping does not wait for kernels; closing does. Until all is done the import stays in the list, so
   // that what fails can be asked for again.
-  const CUresult waited = wait_for_device(device);
-  return waited == CUDA_SUCCESS ? close_last_use(pointer, true) : waited;
+  for (;;) {
+    const LastUse last = close_one_use(pointer);
+    if (last.device < 0) {
+      return CUDA_SUCCESS;
+    }
+    // A capture does not survive the wait.
+    CUresult result = captures ? CUDA_SUCCESS : wait_for_device(last.device);
+    if (result != CUDA_SUCCESS ||
+        close_last_use(pointer, captures ? kNotNow : last.turn, &result)) {
+      return result;
+    }
+  }
 }
 
 CUresult hook_cuMemRetainAllocationHandle(unsigned long long* handle, void* address) {

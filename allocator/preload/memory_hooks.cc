@@ -55,9 +55,14 @@ void take_from_aside() {
   for (const CUdeviceptr pointer : taken) {
     // Not live: its device was dropped meanwhile, and the block with it.
     const OwnBlock block = own_block_at_gate(pointer);
-    if (block.live && (wait_for_device(block.device) != CUDA_SUCCESS ||
-                       nofrag_free(to_address(pointer)) != NOFRAG_OK)) {
+    if (!block.live) {
+      continue;
+    }
+    if (wait_for_device(block.device) != CUDA_SUCCESS) {
       put_aside(pointer);  // another time
+    } else {
+      // Fails only if the program freed it once more just now; then its address may be another block's soon.
+      nofrag_free(to_address(pointer));
     }
   }
 }

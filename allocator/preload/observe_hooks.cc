@@ -38,8 +38,7 @@ std::mutex captures_mutex;
 std::vector<Capture>* captures;  // Sync: captures_mutex; leaked
 std::atomic<std::size_t> capture_count;
 
-void capture_begun(CUstream stream) {
-  const int device = current_device();
+void capture_begun(CUstream stream, int device) {
   const std::lock_guard lock(captures_mutex);
   if (captures == nullptr) {
     captures = new std::vector<Capture>;
@@ -62,9 +61,11 @@ void capture_over(CUstream stream) {
 
 template <typename... Arguments>
 CUresult begin_capture(Entry entry, CUstream given, CUstream stream, Arguments... arguments) {
+  // Asked before: of a captured stream nothing may be asked.
+  const int device = acting() ? device_of_stream(stream) : -1;
   const CUresult result = call_real(entry, given, arguments...);
   if (result == CUDA_SUCCESS && acting()) {
-    capture_begun(stream);
+    capture_begun(stream, device);
   }
   return result;
 }

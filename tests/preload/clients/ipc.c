@@ -63,7 +63,20 @@ static int other_closings(CUdeviceptr* pointer, CUipcMemHandle handle) {
       cu.end_capture(stream, &graph) != CUDA_SUCCESS) {
     return 0;
   }
-  return cu.ipc_open(pointer, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == CUDA_SUCCESS;
+  if (cu.ipc_open(pointer, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS) {
+    return 0;
+  }
+  /* Half undone, it is nobody's: who opens it again gets a whole one. */
+  CUdeviceptr again = 0;
+  fail("cuMemAddressFree", 1, CUDA_ERROR_UNKNOWN);
+  if (cu.ipc_close(*pointer) != CUDA_ERROR_UNKNOWN ||
+      cu.ipc_open(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS ||
+      again == *pointer || cu.read(&byte, again, 1) != CUDA_SUCCESS || byte != 42 ||
+      cu.ipc_close(*pointer) != CUDA_SUCCESS) {
+    return 0;
+  }
+  *pointer = again;
+  return 1;
 }
 
 static int child(const char* way, size_t size, int from, int to) {

@@ -1,5 +1,7 @@
 // Kept memory is free memory for everybody as soon as anything is short, and never keeps a device from
 // giving memory back.
+#include <random>
+
 #include "cache_fixture.h"
 
 namespace nofrag {
@@ -179,6 +181,49 @@ TEST_F(CachingPressure, ACacheFullOfOtherSizesLearnsANewOne) {
     free(block);
   }
   ADD_FAILURE() << "50 frees of another size, none kept; " << kept().mib() << " MiB are";
+}
+
+// Others come and go, which the driver tells: what may be kept changes under the hands of two threads, and every
+// byte stays.
+TEST_F(CachingPressure, OthersComeAndGo) {
+  for (unsigned seed = 1; seed <= 6; ++seed) {
+    start(kTotal, small_handles());
+    work_is_done_at_once();
+    std::mt19937 random(seed);
+    std::vector<VirtAddr> live;
+    for (int step = 0; step < 400; ++step) {
+      if (step % 20 == 0) {
+        const Bytes most = kTotal - allocator_->stats().reserved;
+        sim_->set_memory_of_others(kDevice, Bytes(most.count() / 1000 * (random() % 1001)));
+      }
+      const auto work = [&] {
+        const std::uint64_t size = std::uint64_t{512} << random() % 19;
+        if (live.size() > 40 || (random() % 3 == 0 && !live.empty())) {
+          const std::size_t at = random() % live.size();
+          free(live[at]);
+          live[at] = live.back();
+          live.pop_back();
+        } else if (const VirtAddr block = allocate(Bytes(size), random() % 2 == 0 ? kA : kB);
+                   !block.is_null()) {
+          live.push_back(block);
+        } else {
+          EXPECT_LT(sim_->memory_info(kDevice).value().free, Bytes(size));
+        }
+      };
+      if (random() % 2 == 0) {
+        other(work);
+      } else {
+        work();
+      }
+      if (step % 50 == 49) {
+        expect_sums(stats());
+        allocator_->trim(random() % 2 == 0 ? Bytes(0) : stats().reserved);
+      }
+    }
+    sim_->set_memory_of_others(kDevice, Bytes(0));
+    free_all(live);
+    live.clear();
+  }
 }
 
 }  // namespace

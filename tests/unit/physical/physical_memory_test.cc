@@ -49,6 +49,21 @@ TEST_F(PhysicalMemoryTest, OwnLimitAndTheDriversAreToldApart) {
   memory_.release(exact);
 }
 
+TEST_F(PhysicalMemoryTest, KnowsWhatOthersHoldAsOfTheLastLook) {
+  driver_.set_memory_of_others(kDevice, 20 * kMiB);
+  EXPECT_EQ(memory_.others(), Bytes(0));
+  const PhysicalHandle a = memory_.create(2 * kMiB).value();
+  EXPECT_EQ(memory_.others(), 20 * kMiB);
+  driver_.set_memory_of_others(kDevice, 60 * kMiB);
+  EXPECT_EQ(memory_.create(4 * kMiB).code(), Errc::kOutOfMemory);
+  EXPECT_EQ(memory_.others(), 60 * kMiB);
+  driver_.set_memory_of_others(kDevice, Bytes(0));
+  EXPECT_EQ(memory_.others(), 60 * kMiB);
+  EXPECT_EQ(memory_.look().value().free, 62 * kMiB);
+  EXPECT_EQ(memory_.others(), Bytes(0));
+  memory_.release(a);
+}
+
 TEST_F(PhysicalMemoryTest, PlainAllocationsShareTheLimit) {
   memory_.set_limit(4 * kMiB);
   EXPECT_TRUE(memory_.charge(3 * kMiB).ok());
