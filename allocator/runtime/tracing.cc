@@ -66,6 +66,10 @@ bool parse_trace_spec(std::string_view text,
       good = parse_option("trace", item, options, problems, given);
     } else if (item.starts_with("max=")) {
       good = parse_option("trace_max", item.substr(4), options, problems, given) && good;
+    } else if (item.starts_with("keep=") && !flight) {
+      problems->push_back("\"" + std::string(item) +
+                          "\" is for a flight recorder (write flight:FILE,keep=SIZE)");
+      good = false;
     } else if (item.starts_with("keep=")) {
       good = parse_option("trace_keep", item.substr(5), options, problems, given) && good;
     } else if (item == "signal") {

@@ -5,6 +5,8 @@
 // Failure: an exception in SetUp ends the test.
 #pragma once
 
+#include <functional>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -85,6 +87,20 @@ class NativeTest : public testing::Test {
  private:
   std::int64_t live_before_ = 0;
 };
+
+// Trackers cannot be taken off again: this one does what the test at hand wants.
+inline std::function<void(const TraceEntry&)>& tracker_of_test() {
+  static std::function<void(const TraceEntry&)> wanted;
+  static std::once_flag once;
+  std::call_once(once, [] {
+    NativeTest::allocator().attachAllocatorTraceTracker([](const TraceEntry& entry) {
+      if (wanted) {
+        wanted(entry);
+      }
+    });
+  });
+  return wanted;
+}
 
 // The sums of all are those of small and large; what is there now is what came less what went, unless a reset
 // has forgotten some of it.

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -249,20 +248,6 @@ TEST_F(NativeHistoryTest, TrackersHearEveryMappingOfMemoryByItsAddress) {
   EXPECT_TRUE(heard.mapped.empty());
 }
 
-// Trackers cannot be taken off again: this one does what the test at hand wants.
-std::function<void(const TraceEntry&)>& tracker_of_test() {
-  static std::function<void(const TraceEntry&)> wanted;
-  static std::once_flag once;
-  std::call_once(once, [] {
-    NativeTest::allocator().attachAllocatorTraceTracker([](const TraceEntry& entry) {
-      if (wanted) {
-        wanted(entry);
-      }
-    });
-  });
-  return wanted;
-}
-
 // As libraries do that register memory: they allocate and free some of their own, and ask.
 TEST_F(NativeHistoryTest, ATrackerMayCallTheAllocator) {
   std::vector<std::pair<TraceEntry::Action, std::size_t>> heard;
@@ -341,6 +326,28 @@ TEST_F(NativeHistoryTest, TrackersKnowABlockWhenItsThreadDoes) {
   EXPECT_EQ(wrong.load(), 0);
   EXPECT_TRUE(live.empty());
   tracker_of_test() = nullptr;
+}
+
+// Others go on meanwhile, without waiting for trackers (calls that are not PyTorch's). The thread that tells comes back
+// all the same.
+TEST_F(NativeHistoryTest, WhoTellsTrackersDoesNotTellForOthersWithoutEnd) {
+  constexpr int kMost = 50;
+  int heard = 0;
+  tracker_of_test() = [&heard](const TraceEntry&) {
+    if (++heard < kMost) {
+      std::thread([] {
+        EXPECT_EQ(nofrag_free(nofrag_malloc(64 * kMiB, 0, nullptr)), NOFRAG_OK);
+        EXPECT_EQ(nofrag_trim(0, 0, nullptr), NOFRAG_OK);
+      }).join();
+    }
+  };
+  void* const block = allocator().raw_alloc(3 * kMiB);
+  EXPECT_LE(heard, 4) << "its own, and what was there before";
+  const int before = heard;
+  allocator().raw_delete(block);  // tells the rest
+  EXPECT_GT(heard, before + 1);
+  tracker_of_test() = nullptr;
+  allocator().emptyCache({0, 0});
 }
 
 // What torch.profiler with profile_memory sees.

@@ -427,6 +427,55 @@ TEST_F(NativePoolsTest, AnAllocatorThatThrowsIsGivenNothingTwice) {
   EXPECT_EQ(reserved(), before);
 }
 
+// Whoever registered the memory with others must undo that while it is there.
+TEST_F(NativePoolsTest, TrackersHearThatASegmentGoesBeforeItDoes) {
+  const auto own = std::make_shared<OwnAllocator>();
+  allocator().createOrIncrefPool(0, kPool, own);
+  begin(kPool);
+  allocator().allocate(3 * kMiB).clear();
+  allocator().allocate(kMiB).clear();
+  end(kPool);
+  allocator().releasePool(0, kPool);
+  allocator().releasePool(0, kPool);
+  std::vector<int> gone_when_heard;
+  tracker_of_test() = [&](const TraceEntry& entry) {
+    allocator().emptyCache(kPool);  // whose news would come too late
+    if (entry.action_ == TraceEntry::SEGMENT_FREE) {
+      gone_when_heard.push_back(own->freed);
+    }
+  };
+  allocator().raw_delete(allocator().raw_alloc(kMiB));
+  EXPECT_EQ(own->freed, 0) << "a tracker's call gives nothing back";
+  allocator().emptyCache(kPool);
+  tracker_of_test() = nullptr;
+  EXPECT_EQ(gone_when_heard, (std::vector<int>{0, 1}));
+  EXPECT_EQ(own->freed, 2);
+}
+
+// As when a MemPool is destroyed while a graph is captured.
+TEST_F(NativePoolsTest, AnOwnAllocatorsPoolReleasedWhileAnotherIsFilledGoesAfterwards) {
+  constexpr PoolId kThird{0, 78};
+  const auto own = std::make_shared<OwnAllocator>();
+  const std::int64_t before = reserved();
+  allocator().createOrIncrefPool(0, kPool, own);
+  begin(kPool);
+  allocator().allocate(kMiB).clear();
+  end(kPool);
+  begin(kOther);
+  begin(kThird);
+  allocator().releasePool(0, kPool);
+  allocator().releasePool(0, kPool);
+  allocator().emptyCache(kPool);
+  end(kOther);
+  EXPECT_EQ(own->freed, 0) << "a capture may still be under way";
+  own->throws = true;  // which is not the affair of whoever ends another pool
+  EXPECT_NO_THROW(end(kThird));
+  EXPECT_EQ(own->freed, 1);
+  EXPECT_EQ(reserved(), before);
+  release_all(kOther);
+  release_all(kThird);
+}
+
 // The default stream of each thread has the same handle.
 TEST_F(NativePoolsTest, PerThreadStreamsOfAnOwnAllocatorsPoolAreKeptApart) {
   const auto own = std::make_shared<OwnAllocator>();

@@ -397,6 +397,9 @@ void DeviceState::write_to(TraceEvent event, bool ring) {
   if (history_.tracked()) {
     untold_.push_back(entry);
     ++noted_;
+    if (inside_tracker) {
+      noted_by_trackers_ = noted_;
+    }
   }
   if (ring && history_.recording() && !history_.skips(action)) {
     ring_.add(std::move(entry));
@@ -421,7 +424,9 @@ void DeviceState::tell_trackers() {
   }
   telling_ = true;
   const bool outer = std::exchange(inside_tracker, true);
-  while (!untold_.empty()) {
+  // Until what was there, and what trackers did meanwhile, is told. Others, who may go on for ever, tell their own:
+  // one of those who wait takes over.
+  while (told_ < std::max(mine, noted_by_trackers_)) {
     const std::vector<TraceEntry> entries = std::exchange(untold_, {});
     lock.unlock();
     for (const TraceEntry& entry : entries) {
@@ -434,6 +439,10 @@ void DeviceState::tell_trackers() {
   inside_tracker = outer;
   telling_ = false;
   telling_done_.notify_all();
+}
+
+bool DeviceState::in_tracker() {
+  return inside_tracker;
 }
 
 bool DeviceState::has_waiting() {

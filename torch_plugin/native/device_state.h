@@ -74,6 +74,8 @@ class DeviceState {
   // Tells trackers of what has happened until now, in the order in which it did. When it returns they know it;
   // only what they do themselves they may be told later. pre: no lock is held.
   void tell_trackers();
+  // Does a tracker make this call? It hears of it after its end.
+  static bool in_tracker();
   // A pool of the device begins or ends to be filled.
   void note_filling(bool begins) { filling_.fetch_add(begins ? 1 : -1, std::memory_order_acq_rel); }
   // While any is, a capture may be under way.
@@ -168,7 +170,8 @@ class DeviceState {
   std::vector<TraceEntry> untold_;  // to trackers
   std::uint64_t noted_ = 0;         // entries that ever were in it, and those that trackers know
   std::uint64_t told_ = 0;
-  bool telling_ = false;  // some thread tells them now
+  std::uint64_t noted_by_trackers_ = 0;  // the last that was noted in a call of a tracker's
+  bool telling_ = false;                 // some thread tells them now
   std::condition_variable telling_done_;
   std::atomic<int> filling_{0};
 };

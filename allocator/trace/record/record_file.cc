@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 
@@ -12,9 +14,30 @@
 
 #include <nofrag/trace_format.h>
 
+#include "trace/packed_codec.h"
 #include "trace/packed_format.h"
 
 namespace nofrag {
+namespace {
+
+constexpr std::size_t kKindAt =
+    sizeof(nofrag_trace_file_header) + offsetof(nofrag_trace_block_header, kind);
+constexpr std::size_t kLookBytes = kKindAt + sizeof(std::uint16_t);
+
+// A trace of another source begins with its events, a recording never does: that has a block about the process
+// first, or, of a process that was killed at once, none.
+bool begins_like_a_recording(std::string_view bytes) {
+  if (!looks_packed(bytes.substr(0, NOFRAG_TRACE_MAGIC_BYTES))) {
+    return false;
+  }
+  if (bytes.size() < kLookBytes) {
+    return true;
+  }
+  const auto kind = load_little_endian<std::uint16_t>(bytes, kKindAt);
+  return kind != NOFRAG_TRACE_BLOCK_EVENTS && kind != NOFRAG_TRACE_BLOCK_END;
+}
+
+}  // namespace
 
 std::string RecordFile::expand(const std::string& path) {
   std::string expanded = path;
@@ -36,9 +59,10 @@ bool RecordFile::replaceable(const std::string& path) {
     return true;
   }
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  char first[NOFRAG_TRACE_MAGIC_BYTES];
-  const bool ours = file >= 0 && ::read(file, first, sizeof first) == ssize_t{sizeof first} &&
-                    looks_packed(std::string_view(first, sizeof first));
+  char first[kLookBytes];
+  const ssize_t got = file >= 0 ? ::read(file, first, sizeof first) : -1;
+  const bool ours =
+      got > 0 && begins_like_a_recording(std::string_view(first, static_cast<std::size_t>(got)));
   if (file >= 0) {
     ::close(file);
   }
@@ -55,7 +79,12 @@ bool RecordFile::open_locked(const std::string& path, bool keep_foreign, bool* b
   if (keep_foreign && !replaceable(path)) {
     return refuse(path);
   }
-  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_CLOEXEC;
+  file_ = ::open(path.c_str(), kFlags | O_EXCL, 0644);
+  made_ = file_ >= 0;
+  if (!made_) {
+    file_ = ::open(path.c_str(), kFlags, 0644);
+  }
   if (file_ < 0) {
     return fail("opened");
   }
@@ -114,6 +143,13 @@ void RecordFile::close() {
   if (file_ >= 0) {
     ::close(file_);
     file_ = -1;
+  }
+}
+
+void RecordFile::remove_if_made() {
+  if (file_ >= 0 && made_) {
+    std::remove(path_.c_str());
+    made_ = false;
   }
 }
 

@@ -24,6 +24,8 @@ class RecordFile {
   bool open(const std::string& path, bool keep_foreign = false);
   bool append(std::string_view bytes);
   void close();
+  // Takes it away if open() made it; pipes, devices and files that were there stay.
+  void remove_if_made();
   // Closes it, and gives it this name instead of its own.
   bool rename_to(const std::string& path);
 
@@ -32,7 +34,8 @@ class RecordFile {
   [[nodiscard]] const std::string& problem() const { return problem_; }
 
   static std::string expand(const std::string& path);
-  // Is there nothing at `path` that would be lost? An empty file, a recording, a pipe are nothing to keep.
+  // Is there nothing at `path` that would be lost? An empty file, a recording (also one that `nofrag convert` wrote
+  // anew), a pipe are nothing to keep; a trace converted from another source is.
   static bool replaceable(const std::string& path);
   // Says so: false, with a problem.
   bool refuse(const std::string& path);
@@ -42,6 +45,7 @@ class RecordFile {
   bool open_locked(const std::string& path, bool keep_foreign, bool* busy);
 
   int file_ = -1;
+  bool made_ = false;  // by open(): no file was there
   std::string path_;
   std::uint64_t size_ = 0;
   std::string problem_;

@@ -13,6 +13,7 @@ namespace {
 // Fast: the writer shares the machine with the job.
 constexpr int kZstdLevel = 3;
 
+constexpr std::size_t kFewestEvents = 64;  // that a block is cut down to, at the end of a full file
 constexpr std::size_t kHeaderBytes = sizeof(nofrag_trace_block_header);
 constexpr std::size_t kStopBytes = kHeaderBytes + sizeof(nofrag_trace_stop);
 
@@ -78,7 +79,7 @@ bool RecordOutput::put(Block block) {
     return true;
   }
   if (!is_flight()) {
-    if (file_.size() + block.bytes.size() + kStopBytes > max_) {
+    if (!has_room_for(block)) {
       full_ = true;
       return file_.append(recording_stop_block(NOFRAG_TRACE_STOP_MAX, events_, lost_));
     }
@@ -107,7 +108,21 @@ bool RecordOutput::add_events(std::span<const RecordEvent> events,
                               std::uint64_t lost) {
   clock_ = clock;
   lost_ = lost;
-  return put(make_block(NOFRAG_TRACE_BLOCK_RECORD, encode_record(events, clock), events.size()));
+  if (full_) {
+    return true;
+  }
+  Block block = make_block(NOFRAG_TRACE_BLOCK_RECORD, encode_record(events, clock), events.size());
+  // A block may be larger than all that is left of a small file: its first events have room.
+  if (!is_flight() && !has_room_for(block) && events.size() > kFewestEvents) {
+    const std::size_t half = events.size() / 2;
+    return add_events(events.first(half), clock, lost) &&
+           add_events(events.subspan(half), clock, lost);
+  }
+  return put(std::move(block));
+}
+
+bool RecordOutput::has_room_for(const Block& block) const {
+  return file_.size() + block.bytes.size() + kStopBytes <= max_;
 }
 
 bool RecordOutput::add_block(nofrag_trace_block_kind kind,
@@ -211,6 +226,13 @@ bool RecordOutput::write_flight(std::uint64_t lost) {
   }
   return written && file_.append(recording_stop_block(NOFRAG_TRACE_STOP_FLIGHT, events, lost)) &&
          file_.rename_to(path_);
+}
+
+void RecordOutput::abandon() {
+  if (!is_flight()) {
+    file_.remove_if_made();
+  }
+  file_.close();
 }
 
 void RecordOutput::finish(nofrag_trace_stop_reason reason, std::uint64_t lost) {

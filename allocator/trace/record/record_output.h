@@ -4,8 +4,8 @@
 // A flight recorder keeps the last so many bytes of blocks. What it lets go is folded into a table of the blocks
 // that were live then, so that a file it writes begins with them and can be replayed like any other.
 // Owns: the file, the kept blocks, the table. Layer: trace. Units: bytes.
-// Invariants: a file never grows beyond `max`, its stop block included; one that was there and is no recording of
-// nofrag's is never written over.
+// Invariants: a file never grows beyond `max`, its stop block included; one that was there is written over only
+// if it is empty or a recording, and taken away never.
 // Threads: none (the recorder's writer). Failure: false, and problem() says why; nothing more is written then.
 #pragma once
 
@@ -57,6 +57,8 @@ class RecordOutput {
   // A flight recorder's file, as of now.
   bool write_flight(std::uint64_t lost);
   void finish(nofrag_trace_stop_reason reason, std::uint64_t lost);
+  // Nothing will be recorded. A file that start() made goes; what was at the path before stays there.
+  void abandon();
 
   // The file had no room left: it is complete, and nothing more is taken.
   [[nodiscard]] bool full() const { return full_; }
@@ -67,6 +69,7 @@ class RecordOutput {
 
  private:
   bool put(Block block);
+  [[nodiscard]] bool has_room_for(const Block& block) const;
   void let_go_of_oldest();
   void fold(const RecordEvent& event);
   [[nodiscard]] std::string state_block() const;

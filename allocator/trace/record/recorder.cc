@@ -153,9 +153,7 @@ std::unique_ptr<Recorder> Recorder::start(RecorderSettings settings, std::string
   if (const Status writing = recorder->start_writer(); !writing.ok()) {
     *problem = recorder->path() + ": no thread could be made to write it (" +
                std::strerror(writing.error().driver_code) + ")";
-    if (!recorder->output_.is_flight()) {
-      std::remove(recorder->path().c_str());  // nothing but a head is in it
-    }
+    recorder->output_.abandon();
     return nullptr;
   }
   return recorder;
@@ -467,7 +465,7 @@ void Recorder::run() {
       end("recording has ended: " + output_.problem());
       return;
     }
-    if (output_.full() && !stopping) {
+    if (output_.full()) {  // which is said also if the program ends now
       output_.finish(NOFRAG_TRACE_STOP_MAX, lost_now_);
       end("recording has ended: " + output_.path() + " has the size that it may have (max=)");
       return;

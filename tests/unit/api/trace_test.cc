@@ -162,6 +162,18 @@ TEST_F(TraceTest, SpecsThatCannotBeReadAreSaid) {
   EXPECT_NE(nothing.find("there is no file name"), std::string::npos) << nothing;
 }
 
+// Else a recording that should go to its file would stay in memory.
+TEST_F(TraceTest, OnlyAFlightRecorderKeeps) {
+  EXPECT_NE(probe(path_ + ",keep=1MiB", "work")
+                .find("\"keep=1MiB\" is for a flight recorder (write flight:FILE,keep=SIZE)"),
+            std::string::npos);
+  EXPECT_EQ(read().allocations, 1000U) << "recorded, to the file";
+  const std::string api = probe("", "api '" + path_ + ",keep=1MiB'");
+  EXPECT_NE(api.find("start: invalid argument: nofrag_trace_start: \"keep=1MiB\" is for a flight"),
+            std::string::npos)
+      << api;
+}
+
 TEST_F(TraceTest, AFlightRecorderWritesAtASignal) {
   const std::string output = probe("flight:" + path_ + ",keep=1MiB,signal", "signal");
   EXPECT_NE(output.find("nofrag: the last of what happened is in " + path_ + "\n"),

@@ -173,24 +173,30 @@ void CustomPool::settle() {
   poll(false);
 }
 
+// Trackers hear that a segment goes before it does: they undo what others know about its memory. They are told
+// without the mutex, as they may come back for it. In a call of their own they cannot be: everything stays.
 bool CustomPool::empty() {
-  const std::lock_guard lock(mutex_);
-  if (device_.filling()) {
+  std::unique_lock lock(mutex_);
+  if (DeviceState::in_tracker() || device_.filling()) {
     return segments_.empty();
   }
   poll(true);
   for (auto at = segments_.begin(); at != segments_.end();) {
     const auto& spans = at->second.spans;
-    if (spans.size() != 1 || !spans.begin()->second.free) {
+    if (device_.filling() || spans.size() != 1 || !spans.begin()->second.free) {
       ++at;
       continue;
     }
-    // Forgotten first: an allocator that throws is not given the same memory twice.
-    const auto gone = segments_.extract(at++);
-    const Segment& segment = gone.mapped();
-    void* const start = reinterpret_cast<void*>(gone.key());  // NOLINT(performance-no-int-to-ptr)
-    device_.note_segment(start, segment.size, segment.small, false, pool_);
+    // Forgotten first: nobody is given it meanwhile, and an allocator that throws not the same memory twice.
+    const auto gone = segments_.extract(at);
+    const std::size_t address = gone.key();
+    void* const start = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+    device_.note_segment(start, gone.mapped().size, gone.mapped().small, false, pool_);
+    lock.unlock();
+    device_.tell_trackers();
     allocator_->raw_delete(start);
+    lock.lock();
+    at = segments_.upper_bound(address);
   }
   return segments_.empty();
 }

@@ -8,7 +8,7 @@
 // Units: bytes. Invariants: blocks tile each segment; a free block has free neighbours only while it waits.
 // While a pool of the device is being filled a capture may be under way: then no event is recorded or asked
 // about, nothing is waited for and nothing given back; blocks that other streams used stay where they are.
-// Threads: any, one mutex a pool. The user's allocator is called under it.
+// Threads: any, one mutex a pool. The user's allocator is asked for memory under it, and given it back without.
 // Failure: nullptr where the user's allocator gives nothing; its exceptions pass. free and record_stream throw
 // nothing of their own: tensors are freed in destructors.
 #pragma once
@@ -44,7 +44,8 @@ class CustomPool {
   bool free(const Block& block);
   // Takes in what streams have finished, without waiting.
   void settle();
-  // Gives free segments back; true if none is left. Waits for streams that still use freed blocks.
+  // Gives free segments back; true if none is left. Waits for streams that still use freed blocks. Trackers are told
+  // of each before it goes; a call that a tracker makes gives nothing back. pre: the caller holds no lock.
   bool empty();
   void set_no_split() { no_split_ = true; }
 

@@ -1,6 +1,7 @@
 #include "torch_plugin/native/pools/pools.h"
 
 #include <algorithm>
+#include <exception>
 
 #include <c10/util/Exception.h>
 
@@ -49,7 +50,7 @@ Destination Pools::ask(int device, cudaStream_t stream) const {
   return {};
 }
 
-// Without the mutex: a custom pool holds its own while it calls the user's allocator, which may come here.
+// Without the mutex: a custom pool holds its own while it asks the user's allocator, which may come here.
 void Pools::settle_custom(int device) const {
   for (const auto& [pool, own] : custom(device)) {
     own->settle();
@@ -77,6 +78,30 @@ void Pools::end(DeviceState& device, PoolId pool) {
     end_locked(device, pool);
   }
   settle_custom(device.ordinal());
+  if (!device.filling()) {
+    empty_later(device.ordinal());
+  }
+}
+
+// What could not be given back while pools were filled. It belongs to other pools than the one that ends: what its
+// allocator throws does not end the caller's work.
+void Pools::empty_later(int device) {
+  std::vector<PoolId> pools;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, state] : states_) {
+      if (key.first == device && state.empty_later && state.uses == 0) {
+        pools.push_back(key.second);
+      }
+    }
+  }
+  for (const PoolId& pool : pools) {
+    try {
+      empty(device, pool);
+    } catch (const std::exception& problem) {
+      TORCH_WARN("a released pool's memory could not be given back: ", problem.what());
+    }
+  }
 }
 
 void Pools::end_locked(DeviceState& device, PoolId pool) {
@@ -189,9 +214,13 @@ void Pools::empty(int device, PoolId pool) {
     const bool gone = custom->empty();
     const std::lock_guard lock(mutex_);
     const auto state = states_.find(key);
-    if (gone && state != states_.end() && state->second.uses == 0 &&
-        state->second.custom == custom) {
+    if (state == states_.end() || state->second.uses > 0 || state->second.custom != custom) {
+      continue;
+    }
+    if (gone) {
       states_.erase(state);
+    } else {
+      state->second.empty_later = true;
     }
   }
 }

@@ -42,7 +42,8 @@ class Pools {
   [[nodiscard]] bool no_split(int device, PoolId pool) const;
   void set_use_on_oom(DeviceState& device, PoolId pool, bool use);
   void set_no_split(int device, PoolId pool);
-  // Gives back what released pools hold: of one, or (of {0, 0}) of all.
+  // Gives back what released pools hold: of one, or (of {0, 0}) of all. What custom pools cannot give back while a
+  // pool of the device is filled goes when the last one ends.
   void empty(int device, PoolId pool);
   // Custom pools that serve the default pool when memory is short.
   [[nodiscard]] std::vector<Destination> lenders(int device) const;
@@ -53,11 +54,13 @@ class Pools {
  private:
   // Custom pools serve while a pool is filled, when they may ask nobody; so they ask before and after.
   void settle_custom(int device) const;
+  void empty_later(int device);
 
   struct State {
     int uses = 0;
     bool no_split = false;
     bool lends = false;
+    bool empty_later = false;  // once no pool of the device is filled
     std::shared_ptr<CustomPool> custom;
   };
   struct Filling {

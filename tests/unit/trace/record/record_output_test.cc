@@ -1,5 +1,6 @@
 // Where blocks go: files with a largest size, flight recorders.
 #include "recording_file.h"
+#include "trace/packed_codec.h"
 
 namespace nofrag {
 namespace {
@@ -25,11 +26,31 @@ TEST(RecordOutput, AFileStopsAtItsLargestSizeAndSaysSo) {
   file.add(many(0, 1000));  // into the void
   const std::string bytes = file.finish();
   EXPECT_LE(bytes.size(), kMax);
-  EXPECT_GT(bytes.size(), kMax / 2);
+  EXPECT_GT(bytes.size(), kMax * 9 / 10) << "a part of the block that has no room";
   Trace trace;
   const auto error = read_recording(bytes, &trace);
   ASSERT_FALSE(error.has_value()) << error->message();
-  EXPECT_EQ(trace.events.size(), (added - 1) * 1000);
+  EXPECT_GE(trace.events.size(), (added - 1) * 1000);
+  EXPECT_LT(trace.events.size(), added * 1000);
+  std::uint64_t tick = 0;
+  for (const auto& block : trace.recording->blocks) {
+    EXPECT_EQ(block.address, tick++ * 0x9E3779B97F4A7C15U) << "the first ones, all of them";
+  }
+  EXPECT_NE(trace.warnings.at(0).find("(max=)"), std::string::npos);
+}
+
+// As of a fast job: its first block is larger than the file may be.
+TEST(RecordOutput, OneLargeBlockFillsASmallFile) {
+  constexpr std::uint64_t kMax = 64 * 1024;
+  RecordingFile file(0, kMax);
+  file.add(many(0, 60000));
+  ASSERT_TRUE(file.output().full());
+  const std::string bytes = file.finish();
+  EXPECT_LE(bytes.size(), kMax);
+  EXPECT_GT(bytes.size(), kMax * 9 / 10);
+  Trace trace;
+  const auto error = read_recording(bytes, &trace);
+  ASSERT_FALSE(error.has_value()) << error->message();
   EXPECT_NE(trace.warnings.at(0).find("(max=)"), std::string::npos);
 }
 
@@ -135,6 +156,15 @@ TEST(RecordOutput, AForeignFileIsNeverWrittenOver) {
     EXPECT_FALSE(opens(kKeep)) << text;
     EXPECT_EQ(file_bytes(path), text);
   }
+  // Of another source, in the same format; and a recording that was killed in its first block.
+  const std::string head = packed_file_header();
+  const std::string converted = head + packed_block_header(NOFRAG_TRACE_BLOCK_EVENTS, 0, 0, 0, 0);
+  put(converted);
+  EXPECT_FALSE(opens(0));
+  EXPECT_FALSE(opens(kKeep));
+  EXPECT_EQ(file_bytes(path), converted);
+  put(head + "NF");
+  EXPECT_TRUE(opens(kKeep));
   put("");
   EXPECT_TRUE(opens(0));
   EXPECT_EQ(file_bytes(path).size(), 16U) << "the header, at once";

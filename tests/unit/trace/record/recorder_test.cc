@@ -1,7 +1,9 @@
 // The recorder: threads that emit all they can, and a writer.
 #include "trace/record/recorder.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -10,6 +12,8 @@
 #include <fstream>
 #include <random>
 #include <thread>
+
+#include <sys/stat.h>
 
 #include "recording_file.h"
 
@@ -182,6 +186,20 @@ TEST_F(RecorderTest, AFullFileEndsTheRecordingWithOneLine) {
   EXPECT_LE(file_bytes(path_).size(), 64U * 1024);
 }
 
+// Of a job that ends before the writer has looked again.
+TEST_F(RecorderTest, AFileThatIsFullAtTheEndIsSaidToo) {
+  start(0, 64 * 1024);
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 12000; ++i) {
+    recorder_->on_event(allocation(random(), random() % (1 << 20) + 1));
+  }
+  recorder_->stop(NOFRAG_TRACE_STOP_ASKED);
+  EXPECT_EQ(said(), "recording has ended: " + path_ + " has the size that it may have (max=)\n");
+  const std::size_t size = file_bytes(path_).size();
+  EXPECT_LE(size, 64U * 1024);
+  EXPECT_GT(size, 58U * 1024);
+}
+
 // Without a flush: as a job that is killed in its first second leaves it.
 TEST_F(RecorderTest, TheFirstEventsAndFailuresAreInTheFileAtOnce) {
   start();
@@ -255,22 +273,37 @@ TEST_F(RecorderTest, AThreadThatEndsIsHeardToTheLast) {
 }
 
 // Where the system has no more threads nothing is recorded, and the program goes on.
+class NoMoreThreads {
+ public:
+  NoMoreThreads() {
+    EXPECT_EQ(::pthread_getattr_default_np(&usual_), 0);
+    pthread_attr_t huge;
+    EXPECT_EQ(::pthread_attr_init(&huge), 0);
+    EXPECT_EQ(::pthread_attr_setstacksize(&huge, std::size_t{1} << 47), 0);  // all addresses
+    EXPECT_EQ(::pthread_setattr_default_np(&huge), 0);
+  }
+  NoMoreThreads(const NoMoreThreads&) = delete;
+  NoMoreThreads& operator=(const NoMoreThreads&) = delete;
+  ~NoMoreThreads() { EXPECT_EQ(::pthread_setattr_default_np(&usual_), 0); }
+
+ private:
+  pthread_attr_t usual_{};
+};
+
+// What a recorder without a thread says.
+std::string refusal(const std::string& path) {
+  const NoMoreThreads none_left;
+  RecorderSettings settings;
+  settings.path = path;
+  std::string problem;
+  EXPECT_EQ(Recorder::start(std::move(settings), &problem), nullptr);
+  return problem;
+}
+
 TEST_F(RecorderTest, ARecorderWithoutAThreadSaysSo) {
-  pthread_attr_t usual;
-  ASSERT_EQ(::pthread_getattr_default_np(&usual), 0);
-  pthread_attr_t huge;
-  ASSERT_EQ(::pthread_attr_init(&huge), 0);
-  ASSERT_EQ(::pthread_attr_setstacksize(&huge, std::size_t{1} << 47),
-            0);  // all addresses there are
   sigset_t before;
   ::pthread_sigmask(SIG_SETMASK, nullptr, &before);
-  ASSERT_EQ(::pthread_setattr_default_np(&huge), 0);
-  RecorderSettings settings;
-  settings.path = path_;
-  std::string problem;
-  const std::unique_ptr<Recorder> none = Recorder::start(std::move(settings), &problem);
-  ASSERT_EQ(::pthread_setattr_default_np(&usual), 0);
-  EXPECT_EQ(none, nullptr);
+  const std::string problem = refusal(path_);
   EXPECT_NE(problem.find("no thread could be made"), std::string::npos) << problem;
   EXPECT_FALSE(std::ifstream(path_).is_open()) << "a file that nobody will write";
   sigset_t after;
@@ -278,6 +311,26 @@ TEST_F(RecorderTest, ARecorderWithoutAThreadSaysSo) {
   for (int signal = 1; signal < NSIG; ++signal) {
     EXPECT_EQ(sigismember(&after, signal), sigismember(&before, signal)) << signal;
   }
+}
+
+TEST_F(RecorderTest, ARecorderWithoutAThreadTakesNothingAwayThatWasThere) {
+  const auto exists = [this] {
+    struct stat status {};
+    return ::lstat(path_.c_str(), &status) == 0;
+  };
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  const int reader = ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  EXPECT_NE(refusal(path_), "");
+  EXPECT_TRUE(exists());
+  ::close(reader);
+  std::remove(path_.c_str());
+  ASSERT_EQ(::symlink("/dev/null", path_.c_str()), 0);
+  EXPECT_NE(refusal(path_), "");
+  EXPECT_TRUE(exists());
+  std::remove(path_.c_str());
+  std::ofstream(path_).close();
+  EXPECT_NE(refusal(path_), "");
+  EXPECT_TRUE(exists());
 }
 
 TEST_F(RecorderTest, OneAfterTheOther) {
