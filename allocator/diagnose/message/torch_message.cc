@@ -76,6 +76,11 @@ void read_processes(std::string_view text, Failure* f) {
     if (const std::optional<Bytes> size = size_at(rest.substr(has + 5))) {
       others += *size;
       ++f->other_processes;
+      if (*size > f->largest_other_size) {
+        f->largest_other =
+            "process " + std::string(rest.substr(kProcess.size(), has - kProcess.size()));
+        f->largest_other_size = *size;
+      }
     }
   }
   if (f->other_processes > 0) {
