@@ -69,9 +69,7 @@ void OutputFile::choose_place(const std::string& path) {
 }
 
 OutputFile::~OutputFile() {
-  if (!close()) {
-    // Nobody waits for it any more.
-  }
+  static_cast<void>(close());  // nobody waits for it any more
   if (!temporary_.empty()) {
     std::remove(temporary_.c_str());
   }

@@ -1,6 +1,7 @@
 #include "diagnose/advice.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "config/human_bytes.h"
@@ -74,11 +75,12 @@ void lower_share(const Failure& f, Advice* out) {
   if (!f.capacity || !f.driver_free || f.capacity->is_zero()) {
     return;
   }
-  const std::uint64_t percent = f.driver_free->count() / (f.capacity->count() / 100);
-  char share[16];
-  std::snprintf(
-      share, sizeof share, "0.%02u", static_cast<unsigned>(std::min<std::uint64_t>(percent, 99)));
-  out->push_back("start it with --gpu-memory-utilization " + std::string(share) +
+  // Rounded down, to what is there.
+  const double share =
+      static_cast<double>(f.driver_free->count()) / static_cast<double>(f.capacity->count());
+  char text[16];
+  std::snprintf(text, sizeof text, "%.2f", std::floor(100 * std::min(share, 1.0)) / 100);
+  out->push_back("start it with --gpu-memory-utilization " + std::string(text) +
                  " or less, which fits what is free, or free the card first");
 }
 

@@ -90,7 +90,8 @@ struct Failure {
   // A single process holds a good part of the card.
   [[nodiscard]] bool large_neighbour() const {
     constexpr std::uint64_t kGoodPart = 4;
-    return capacity && !largest_other.empty() && largest_other_size * kGoodPart >= *capacity;
+    return capacity && !largest_other.empty() &&
+           largest_other_size.count() >= capacity->count() / kGoodPart;
   }
   // Would the card have served what the limit refused?
   [[nodiscard]] bool limit_is_why() const {

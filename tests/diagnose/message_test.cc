@@ -360,6 +360,9 @@ TEST(Holders, AProcessWithMuchOfTheCardIsNamedWhateverTheCause) {
   const std::string page = full_report(f, d, {});
   EXPECT_EQ(page.find("would have served"), std::string::npos) << page;
   EXPECT_NE(page.find("might have served it"), std::string::npos) << page;
+  const Failure odd =
+      failure_in(torch_message("Process <b>x</b> has 20.11 GiB memory in use. ", "18.90 GiB"));
+  EXPECT_TRUE(says(classify(odd).evidence, "another process holds 20.11 GiB"));
   const Diagnosis small =
       classify(failure_in(torch_message("Process 1234 has 300.00 MiB memory in use. ", "38 GiB")));
   EXPECT_FALSE(says(small.evidence, "process 1234"));
@@ -398,6 +401,10 @@ TEST(Vllm, AShareOfTheCardThatIsNotFree) {
         << d.advice.front();
   }
   EXPECT_EQ(failure_in("Free memory on device (1/").source, "");
+  const Diagnosis tiny = classify(
+      failure_in("Free memory on device (1/50 B) on startup is less than desired GPU memory "
+                 "utilization (0.9, 45 B)."));
+  EXPECT_NE(tiny.advice.front().find("0.02 or less"), std::string::npos) << tiny.advice.front();
 }
 
 TEST(Unknown, IsToldHowToRecord) {

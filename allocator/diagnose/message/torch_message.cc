@@ -77,8 +77,10 @@ void read_processes(std::string_view text, Failure* f) {
       others += *size;
       ++f->other_processes;
       if (*size > f->largest_other_size) {
-        f->largest_other =
-            "process " + std::string(rest.substr(kProcess.size(), has - kProcess.size()));
+        const std::string_view word = rest.substr(kProcess.size(), has - kProcess.size());
+        const bool number =
+            !word.empty() && word.find_first_not_of("0123456789") == std::string_view::npos;
+        f->largest_other = number ? "process " + std::string(word) : "another process";
         f->largest_other_size = *size;
       }
     }
