@@ -2,13 +2,13 @@
 #include <cstdio>
 #include <cstring>
 #include <initializer_list>
-#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/nearest_name.h"
 #include "cli/commands.h"
+#include "cli/output_file.h"
 #include "config/parser.h"
 #include "runtime/environment.h"
 #include "trace/load_traces.h"
@@ -143,8 +143,7 @@ std::vector<Trace> only_device(std::vector<Trace> traces,
 void print_warnings(const std::vector<Trace>& traces, const std::string& path) {
   for (const Trace& trace : traces) {
     for (const std::string& note : trace.warnings) {
-      fmt::print(
-          stderr, "nofrag: note: {}: {}\n", describe_trace(path, trace, traces.size()), note);
+      say(fmt::format("note: {}: {}", describe_trace(path, trace, traces.size()), note));
     }
   }
 }
@@ -177,19 +176,21 @@ std::string describe_trace(const std::string& path, const Trace& trace, std::siz
 }
 
 void write_output(const std::string& path, std::string_view text) {
-  if (path == "-") {
-    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() ||
-        std::fflush(stdout) != 0) {
-      throw RunError("standard output cannot be written");
-    }
-    return;
+  OutputFile output(path);
+  if (!output.write(text)) {
+    const std::string what = path == "-" ? "standard output" : path;
+    throw RunError(what + ": could not be written (" + std::strerror(errno) + ")");
   }
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"),
-                                                             &std::fclose);
-  if (file == nullptr || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() ||
-      std::fflush(file.get()) != 0) {
-    throw UsageError(path + ": cannot be written (" + std::strerror(errno) + ")");
-  }
+  output.finish();
+}
+
+void say(std::string_view message) {
+  print_to_stderr(fmt::format("nofrag: {}\n", message));
+}
+
+void print_to_stderr(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
 }
 
 }  // namespace nofrag

@@ -1,14 +1,11 @@
-#include <zlib.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <memory>
-#include <utility>
 
 #include "cli/commands.h"
+#include "cli/output_file.h"
 #include "trace/csv_format.h"
 #include "trace/exporters/exporter.h"
 #include "trace/packed_format.h"
@@ -18,79 +15,20 @@ namespace {
 
 constexpr std::size_t kEventsAtOnce = std::size_t{1} << 14;
 
-// A file that appears under its name only when it is whole.
-class OutputFile {
- public:
-  OutputFile(const std::string& path, bool force) : path_(path) {
-    if (path_ == "-") {
-      file_ = stdout;
-      return;
-    }
-    std::error_code ignored;
-    if (std::filesystem::exists(path_, ignored)) {
-      if (!force) {
-        throw UsageError(path_ + ": exists already; --force overwrites it");
-      }
-      // Renaming onto a device would replace its node, and onto a link the link.
-      path_ = std::filesystem::canonical(path_, ignored).string();
-      if (!std::filesystem::is_regular_file(path_, ignored)) {
-        throw UsageError(path + ": is not a regular file; use - for standard output");
-      }
-    }
-    temporary_ = path_ + ".partial";
-    if (path.ends_with(".gz")) {
-      packed_ = gzopen(temporary_.c_str(), "wb");
-    } else {
-      file_ = std::fopen(temporary_.c_str(), "wb");
-    }
-    if (file_ == nullptr && packed_ == nullptr) {
-      throw UsageError(temporary_ + ": cannot be written (" + std::strerror(errno) + ")");
-    }
+// What is there already is overwritten only if it was asked for, and if it can be replaced.
+void check_output(const ConvertArguments& arguments) {
+  const std::string& path = arguments.output;
+  std::error_code ignored;
+  if (path == "-" || !std::filesystem::exists(path, ignored)) {
+    return;
   }
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
-  ~OutputFile() {
-    if (packed_ != nullptr) {
-      gzclose(packed_);
-      std::remove(temporary_.c_str());
-    } else if (file_ != nullptr && file_ != stdout) {
-      std::fclose(file_);
-      std::remove(temporary_.c_str());
-    }
+  if (!arguments.force) {
+    throw UsageError(path + ": exists already; --force overwrites it");
   }
-
-  [[nodiscard]] bool write(std::string_view bytes) {
-    if (packed_ != nullptr) {
-      return gzfwrite(bytes.data(), 1, bytes.size(), packed_) == bytes.size();
-    }
-    return std::fwrite(bytes.data(), 1, bytes.size(), file_) == bytes.size();
+  if (!std::filesystem::is_regular_file(path, ignored)) {
+    throw UsageError(path + ": is not a regular file; use - for standard output");
   }
-
-  void finish() {
-    bool written = false;
-    if (packed_ != nullptr) {
-      written = gzclose(std::exchange(packed_, nullptr)) == Z_OK;
-    } else {
-      written = std::fflush(file_) == 0;
-      written = (file_ == stdout || std::fclose(std::exchange(file_, nullptr)) == 0) && written;
-    }
-    if (file_ != stdout) {
-      written = written && std::rename(temporary_.c_str(), path_.c_str()) == 0;
-      if (!written) {
-        std::remove(temporary_.c_str());
-      }
-    }
-    if (!written) {
-      throw RunError(path_ + ": could not be written (" + std::strerror(errno) + ")");
-    }
-  }
-
- private:
-  std::string path_;
-  std::string temporary_;
-  std::FILE* file_ = nullptr;
-  gzFile packed_ = nullptr;  // instead of file_
-};
+}
 
 bool write_csv(const Trace& trace, OutputFile& output) {
   std::string text(kCsvHeader);
@@ -130,8 +68,7 @@ bool write_traces(const std::vector<Trace>& traces,
       return export_perfetto(traces, sink);
     case TraceFormat::kMinimalloc:
       if (!times_order_events(the_one(traces, arguments))) {
-        std::fprintf(stderr,
-                     "nofrag: note: times do not order the events: their numbers stand for them\n");
+        say("note: times do not order the events: their numbers stand for them");
       }
       return export_minimalloc(the_one(traces, arguments), sink);
     case TraceFormat::kCsv:
@@ -146,8 +83,12 @@ bool write_traces(const std::vector<Trace>& traces,
 ExitCode run_convert(const ConvertArguments& arguments) {
   const TraceFormat to = parse_output_format(arguments.to);
   const TraceFormat from = parse_input_format(arguments.format);
+  refuse_overwriting({arguments.input}, {{"OUT", arguments.output}});
+  check_output(arguments);
   const std::vector<Trace> traces = load_or_throw(arguments.input, from, arguments.trace_device);
-  OutputFile output(arguments.output, arguments.force);
+  const bool pack = arguments.output.ends_with(".gz");
+  OutputFile output(arguments.output,
+                    pack ? OutputFile::Packing::kGzip : OutputFile::Packing::kNone);
   if (!write_traces(traces, to, arguments, output)) {
     throw RunError(arguments.output + ": could not be written (" + std::strerror(errno) + ")");
   }

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "cli/commands.h"
+
 namespace nofrag {
 
 using std::chrono::milliseconds;
@@ -31,12 +33,11 @@ void Progress::update(std::uint64_t done) {
   last_ = now;
   const std::uint64_t percent = total_ == 0 ? 100 : done * 100 / total_;
   if (terminal_) {
-    fmt::print(stderr, "\r\x1b[K{} {} %", what_, percent);
+    print_to_stderr(fmt::format("\r\x1b[K{} {} %", what_, percent));
   } else {
-    fmt::print(stderr, "{} {} %\n", what_, percent);
+    print_to_stderr(fmt::format("{} {} %\n", what_, percent));
   }
   shown_ = true;
-  std::fflush(stderr);
 }
 
 void Progress::clear() {

@@ -148,7 +148,7 @@ TraceReport replay_one(const std::string& path,
     details->back()["explained"] = explained(trace, report, session.device_memory());
   }
   for (const std::string& note : session.notes()) {
-    fmt::print(stderr, "nofrag: note: {}\n", note);
+    say("note: " + note);
   }
   return report;
 }

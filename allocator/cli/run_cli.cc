@@ -1,3 +1,6 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -36,6 +39,13 @@ std::string not_empty(const std::string& value) {
   return value.empty() ? "its value is empty" : "";
 }
 
+// (Left to itself the parser takes -1 for a very large number.)
+std::string a_device(const std::string& value) {
+  return value.empty() || value.find_first_not_of("0123456789") != std::string::npos
+             ? "'" + value + "' is no number of a device (0, 1, ...)"
+             : "";
+}
+
 // --name, and not --name=value: whoever gives a value means something else.
 void add_switch(CLI::App* command, const char* name, bool* value, const char* doc) {
   command->add_flag(name, *value, doc)->disable_flag_override();
@@ -48,9 +58,11 @@ void add_format(CLI::App* command, std::string* format, std::optional<std::uint6
           *format,
           "auto, nofrag, csv, torch, kineto, torch-timeline, rmm, nsys, umpire or minimalloc")
       ->capture_default_str();
-  command->add_option("--trace-device",
-                      *device,
-                      "Of a trace of several devices, only the events of this one (default: all)");
+  command
+      ->add_option("--trace-device",
+                   *device,
+                   "Of a trace of several devices, only the events of this one (default: all)")
+      ->check(a_device);
 }
 
 // What replay and report have in common: which traces, through what, on what.
@@ -350,14 +362,28 @@ ExitCode run_or_throw(int argc, const char* const* argv) {
   return line.run();
 }
 
+// Where stderr is closed, the first file that is opened would take its number, and get the messages. Not for what
+// `nofrag run` starts, which has it closed as before.
+void reserve_stderr() {
+  if (::fcntl(STDERR_FILENO, F_GETFD) != -1) {
+    return;
+  }
+  const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  if (nowhere >= 0 && nowhere != STDERR_FILENO) {
+    ::dup3(nowhere, STDERR_FILENO, O_CLOEXEC);
+    ::close(nowhere);
+  }
+}
+
 int report(ExitCode code, const char* what) {
-  fmt::print(stderr, "nofrag: {}\n", what);
+  say(what);
   return static_cast<int>(code);
 }
 
 }  // namespace
 
 int run_cli(int argc, const char* const* argv) {
+  reserve_stderr();
   try {
     return static_cast<int>(run_or_throw(argc, argv));
   } catch (const CliError& error) {

@@ -204,9 +204,11 @@ bool parse_bytes(std::string_view text, Bytes* out) {
   if (!parse_number(number, &fraction)) {
     return false;
   }
-  // A fraction must name whole bytes, and few enough of them that a double counts them exactly.
+  // Sizes that tools print (79.18GiB) are seldom whole bytes: the whole ones count. Of a single byte there is no part,
+  // and a double must be able to count them.
   const double bytes = fraction * static_cast<double>(unit.count());
-  if (bytes > 9007199254740992.0 || bytes != std::floor(bytes)) {
+  const bool nothing = bytes < 1 && fraction > 0;
+  if (bytes > 9007199254740992.0 || nothing || (unit == Bytes(1) && bytes != std::floor(bytes))) {
     return false;
   }
   *out = Bytes(static_cast<std::uint64_t>(bytes));

@@ -33,7 +33,7 @@ bool parse_option(std::string_view key,
                   std::vector<std::string>* problems,
                   OptionSet* given = nullptr);
 
-// "24GiB", "1.5MiB", "4096B", "4096". False on anything else, on negative and on too large.
+// "24GiB", "79.18GiB" (rounded down to whole bytes), "4096B", "4096". False on anything else, on negative and on too large.
 bool parse_bytes(std::string_view text, Bytes* out);
 
 }  // namespace nofrag

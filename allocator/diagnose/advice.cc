@@ -1,6 +1,8 @@
 #include "diagnose/advice.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 
 #include "config/human_bytes.h"
 
@@ -68,7 +70,24 @@ void refused_below(Advice* out) {
       "try the same request alone: nofrag doctor, then a plain cudaMalloc of that size");
 }
 
+// vLLM asks for a share of the card when it starts.
+void lower_share(const Failure& f, Advice* out) {
+  if (!f.capacity || !f.driver_free || f.capacity->is_zero()) {
+    return;
+  }
+  // Rounded down, to what is there.
+  const double share =
+      static_cast<double>(f.driver_free->count()) / static_cast<double>(f.capacity->count());
+  char text[16];
+  std::snprintf(text, sizeof text, "%.2f", std::floor(100 * std::min(share, 1.0)) / 100);
+  out->push_back("start it with --gpu-memory-utilization " + std::string(text) +
+                 " or less, which fits what is free, or free the card first");
+}
+
 void other_process(const Failure& f, Advice* out) {
+  if (f.source == "vLLM") {
+    lower_share(f, out);
+  }
   out->emplace_back(
       "see who holds the card: nofrag top, nvidia-smi; end or move what should not be there");
   if (f.others && f.capacity && !f.remapping) {
@@ -144,9 +163,14 @@ Advice advise(const Failure& f, const Diagnosis& d) {
       break;
     case Cause::kUnknown:
       if (f.timeline == nullptr) {
-        out.emplace_back("record the job (docs/replay.md) and run nofrag explain on the trace");
+        out.emplace_back("record the job (docs/recording.md) and run nofrag explain on the trace");
       }
       break;
+  }
+  const bool of_the_card = d.cause != Cause::kLimit && d.cause != Cause::kHostMemory;
+  if (of_the_card && f.large_neighbour()) {
+    out.push_back("end or move " + f.largest_other + " if it should not be there: it holds " +
+                  human_bytes(f.largest_other_size));
   }
   if (f.private_pools && f.requested && *f.private_pools >= *f.requested) {
     out.push_back(human_bytes(*f.private_pools) +

@@ -18,6 +18,8 @@ constexpr Bytes kFreeWhateverTheRequest = 512 * kMiB;
 constexpr Bytes kClearlyCached = 128 * kMiB;
 // A process's context and libraries, at most.
 constexpr Bytes kContext = kGiB;
+// More than this beside its allocator is none of that.
+constexpr Bytes kFarOutside = 2 * kGiB;
 // Memory that nobody is named for is other processes' only from this share of the card on.
 constexpr std::uint64_t kUnnamedShare = 4;
 constexpr Bytes kGranule = 2 * kMiB;
@@ -153,8 +155,9 @@ bool others_have_it(const Failure& f, Diagnosis* d) {
   if (!others || *others < d->short_by || others->is_zero()) {
     return false;
   }
-  std::string text =
-      named ? std::to_string(f.other_processes) + " other process(es) hold " : "others hold ";
+  std::string text = f.other_processes > 0
+                         ? std::to_string(f.other_processes) + " other process(es) hold "
+                         : "others hold ";
   text += human_bytes(*others) + " of the card's " + human_bytes(*f.capacity) +
           "; without them the " + human_bytes(d->short_by) +
           " that were missing would have been there";
@@ -207,6 +210,22 @@ void say_limit(const Failure& f, Diagnosis* d) {
                                  : f.limit_name + " (" + human_bytes(*f.limit) + ")") +
                " refused " + human_bytes(*f.requested) + more_than_the_limit(f, *d) +
                "; the driver had " + human_bytes(*f.driver_free) + " free");
+}
+
+// What a reader should know of the card whatever the cause: who else holds it, and what else this process does.
+void say_who_holds(const Failure& f, Diagnosis* d) {
+  if (d->cause == Cause::kHostMemory || d->cause == Cause::kLimit || !impossible(f).empty()) {
+    return;
+  }
+  if (f.large_neighbour()) {
+    d->evidence.push_back(f.largest_other + " holds " + human_bytes(f.largest_other_size) +
+                          " of the card's " + human_bytes(*f.capacity));
+  }
+  if (f.outside() > kFarOutside) {
+    d->evidence.push_back("the process holds " + human_bytes(f.outside()) +
+                          " beside what this allocator has reserved; about 1 GiB is normal, for "
+                          "the context and libraries");
+  }
 }
 
 void note_missing(const Failure& f, Diagnosis* d) {
@@ -297,6 +316,7 @@ std::string_view describe(Cause cause) {
 Diagnosis classify(const Failure& failure) {
   Diagnosis d;
   decide(failure, &d);
+  say_who_holds(failure, &d);
   note_missing(failure, &d);
   if (failure.limit_reached && failure.limit && d.cause != Cause::kLimit) {
     d.evidence.push_back("the process's own limit of " + human_bytes(*failure.limit) +

@@ -65,6 +65,8 @@ struct Failure {
   std::optional<Bytes> process_in_use;  // by the driver's count, context and libraries included
   std::optional<Bytes> others;          // other processes', if they are named
   std::uint64_t other_processes = 0;
+  std::string largest_other;  // of those the largest: "process 1234"; empty: none is named
+  Bytes largest_other_size;
   bool host_memory = false;             // it was the machine's memory that ran out, not the card's
   std::vector<std::string> impossible;  // numbers that a text states and that cannot be
   Moment moment = Moment::kUnknown;
@@ -79,6 +81,17 @@ struct Failure {
   // Held from the driver.
   [[nodiscard]] std::optional<Bytes> reserved() const {
     return live && cached ? std::optional<Bytes>(*live + *cached) : std::nullopt;
+  }
+  // What the process holds beside this allocator: its context, libraries, other allocators.
+  [[nodiscard]] Bytes outside() const {
+    const Bytes ours = reserved().value_or(process_in_use.value_or(Bytes(0)));
+    return process_in_use && *process_in_use > ours ? *process_in_use - ours : Bytes(0);
+  }
+  // A single process holds a good part of the card.
+  [[nodiscard]] bool large_neighbour() const {
+    constexpr std::uint64_t kGoodPart = 4;
+    return capacity && !largest_other.empty() &&
+           largest_other_size.count() >= capacity->count() / kGoodPart;
   }
   // Would the card have served what the limit refused?
   [[nodiscard]] bool limit_is_why() const {

@@ -121,7 +121,10 @@ std::string full_report(const Failure& f, const Diagnosis& d, const ReportContex
   list("what to do, most useful first", d.advice, &out);
   list("what would tell more", d.missing, &out);
   if (d.recoverable_by_remapping && !f.remapping) {
-    out += "an allocator that remaps free memory would have served it\n";
+    constexpr double kLikely = 0.5;
+    out += d.confidence >= kLikely
+               ? "an allocator that remaps free memory would have served it\n"
+               : "an allocator that remaps free memory might have served it; that is not certain\n";
   } else if (d.short_by > Bytes(0)) {
     out += std::string("no layout would have served it") +
            (d.cause == Cause::kLimit ? " under this limit: " : ": ") + human_bytes(d.short_by) +

@@ -5,8 +5,10 @@ usage: bad_input_test.py --nofrag PROGRAM
 """
 
 import argparse
+import gzip
 import os
 import pathlib
+import pickle
 import random
 import sys
 import tempfile
@@ -66,7 +68,39 @@ class BadInput(unittest.TestCase):
             torn.write_text("time_us,op,id,size,stream\n1,a,1\n")
             self.assertEqual(run(PROGRAM, str(torn)).returncode, 3)
 
+    def test_damaged_recordings(self):
+        whole = pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc", "addr": n, "size": 512, "stream": 0}
+                                                                  for n in range(4000)]]}, protocol=4)
+        damaged = {"torn.pickle": whole[:len(whole) // 2], "old.pickle": pickle.dumps({"segments": [{"a": "b"}]}, protocol=2),
+                   "no_history.pickle": pickle.dumps({"segments": []}, protocol=4),
+                   "torn.gz": gzip.compress(whole)[:200], "packed.gz": gzip.compress(whole[:len(whole) // 2]),
+                   "torn.json": b'{"schemaVersion": 1, "traceEvents": [{"name": "[memory]", "ph": "i", "ts"',
+                   "torn.log": b"Thread,Time,Action,Pointer,Size,Stream\n1,2,allocate\n"}
+        with tempfile.TemporaryDirectory() as folder:
+            for name, data in damaged.items():
+                path = pathlib.Path(folder) / name
+                path.write_bytes(data)
+                for done in (run(PROGRAM, str(path)), run(PROGRAM, "-", text=data)):
+                    self.assertEqual((done.returncode, done.stdout), (3, b""), (name, done.stderr))
+                    self.assertEqual(done.stderr.count(b"\n"), 1, done.stderr)
+                self.assertNotIn(b"out-of-memory message", done.stderr)
+
+    def test_a_message_in_what_looks_like_a_trace(self):
+        line = '{"traceEvents": [], "text": "' + WHOLE + '"'
+        self.assertEqual(explain(PROGRAM, line)["cause"], "fragmentation")
+
+    def test_a_packed_text(self):
+        packed = gzip.compress(WHOLE.encode())
+        self.assertEqual(explain(PROGRAM, packed)["cause"], "fragmentation")
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "oom.log.gz"
+            path.write_bytes(packed)
+            self.assertEqual(explain(PROGRAM, "", str(path))["cause"], "fragmentation")
+            path.write_bytes(gzip.compress(b"nothing of that kind"))
+            self.assertEqual(explain(PROGRAM, "", str(path))["cause"], "unknown")
+
     def test_bad_usage(self):
+        self.assertEqual(run(PROGRAM, "--trace-device", "-1", "-", text=WHOLE).returncode, 2)
         self.assertEqual(run(PROGRAM, "--allocator", "none").returncode, 2)
         self.assertEqual(run(PROGRAM, "--jsn", "-").returncode, 2)
 

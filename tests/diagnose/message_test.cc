@@ -1,4 +1,5 @@
 // Each framework's wording, word for word as people have posted it, and what is read from it.
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <string>
@@ -8,6 +9,7 @@
 #include "diagnose/classify.h"
 #include "diagnose/message/oom_message.h"
 #include "diagnose/message/text_scan.h"
+#include "diagnose/report.h"
 
 namespace nofrag {
 namespace {
@@ -330,6 +332,83 @@ TEST(Bad, NoTextWhateverCrashesOrIsTakenForAVerdict) {
     const Diagnosis d = classify(read_oom_message(plain_text(bytes)).failure);
     EXPECT_TRUE(d.confidence >= 0 && d.confidence <= 1) << seed;
   }
+}
+
+bool says(const std::vector<std::string>& lines, std::string_view part) {
+  return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
+    return line.find(part) != std::string::npos;
+  });
+}
+
+std::string torch_message(const std::string& process, const std::string& in_use) {
+  return "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 39.38 GiB "
+         "of which 8.00 MiB is free. " +
+         process + "Including non-PyTorch memory, this process has " + in_use +
+         " memory in use. Of the allocated memory 17.80 GiB is allocated by PyTorch, and 80.00 MiB "
+         "is reserved by PyTorch but unallocated.";
+}
+
+TEST(Holders, AProcessWithMuchOfTheCardIsNamedWhateverTheCause) {
+  const Failure f =
+      failure_in(torch_message("Process 1234 has 20.11 GiB memory in use. ", "18.90 GiB"));
+  const Diagnosis d = classify(f);
+  EXPECT_EQ(d.cause, Cause::kFragmentation);
+  EXPECT_TRUE(says(d.evidence, "process 1234 holds 20.11 GiB of the card's 39.38 GiB"));
+  EXPECT_TRUE(says(d.advice, "process 1234"));
+  EXPECT_FALSE(says(d.evidence, "beside what this allocator"));
+  ASSERT_LT(d.confidence, 0.5);
+  const std::string page = full_report(f, d, {});
+  EXPECT_EQ(page.find("would have served"), std::string::npos) << page;
+  EXPECT_NE(page.find("might have served it"), std::string::npos) << page;
+  const Failure odd =
+      failure_in(torch_message("Process <b>x</b> has 20.11 GiB memory in use. ", "18.90 GiB"));
+  EXPECT_TRUE(says(classify(odd).evidence, "another process holds 20.11 GiB"));
+  const Diagnosis small =
+      classify(failure_in(torch_message("Process 1234 has 300.00 MiB memory in use. ", "38 GiB")));
+  EXPECT_FALSE(says(small.evidence, "process 1234"));
+}
+
+TEST(Holders, MemoryOfTheProcessOutsideItsAllocatorIsSaid) {
+  const Diagnosis d = classify(failure_in(torch_message("", "38.90 GiB")));
+  EXPECT_TRUE(says(d.evidence, "the process holds 21.02 GiB beside what this allocator"));
+  EXPECT_TRUE(says(d.evidence, "about 1 GiB is normal"));
+  EXPECT_FALSE(says(classify(failure_in(torch_message("", "18.90 GiB"))).evidence, "beside what"));
+}
+
+TEST(CuPy, WhatItHasAllocatedSoFar) {
+  const Failure f = failure_in(
+      "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,589,934,592 bytes (allocated "
+      "so far: 4,294,967,296 bytes).");
+  EXPECT_EQ(f.source, "CuPy");
+  EXPECT_EQ(f.requested, gib(8));
+  EXPECT_EQ(f.live, gib(4));
+}
+
+TEST(Vllm, AShareOfTheCardThatIsNotFree) {
+  for (const char* device : {"device", "device cuda:0"}) {
+    const Failure f = failure_in(
+        "ValueError: Free memory on " + std::string(device) +
+        " (20.1/79.18 GiB) on startup is less than desired GPU memory utilization (0.9, 71.26 GiB)."
+        " Decrease GPU memory utilization or reduce GPU memory used by other processes.");
+    EXPECT_EQ(f.source, "vLLM");
+    EXPECT_EQ(f.driver_free, gib(20.1));
+    EXPECT_EQ(f.capacity, gib(79.18));
+    EXPECT_EQ(f.requested, gib(71.26));
+    const Diagnosis d = classify(f);
+    EXPECT_EQ(d.cause, Cause::kOtherProcess);
+    ASSERT_FALSE(d.advice.empty());
+    EXPECT_NE(d.advice.front().find("--gpu-memory-utilization 0.25"), std::string::npos)
+        << d.advice.front();
+  }
+  EXPECT_EQ(failure_in("Free memory on device (1/").source, "");
+  const Diagnosis tiny = classify(
+      failure_in("Free memory on device (1/50 B) on startup is less than desired GPU memory "
+                 "utilization (0.9, 45 B)."));
+  EXPECT_NE(tiny.advice.front().find("0.02 or less"), std::string::npos) << tiny.advice.front();
+}
+
+TEST(Unknown, IsToldHowToRecord) {
+  EXPECT_TRUE(says(classify(failure_in("out of memory")).advice, "docs/recording.md"));
 }
 
 }  // namespace

@@ -158,7 +158,7 @@ class Metrics(unittest.TestCase):
             return None
 
     def test_a_port_that_cannot_be_had_harms_nobody(self):
-        for address in ("not a port", "99999", "203.0.113.7:9400", "file:/nonexistent/folder/metrics"):
+        for address in ("not a port", "99999", "203.0.113.7:9400", "file:/nonexistent/folder/metrics", "file:"):
             process = Process(NOFRAG_METRICS=address)
             self.assertTrue(process("alloc 10"))
             time.sleep(0.2)

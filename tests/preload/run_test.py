@@ -152,6 +152,8 @@ class Commands(unittest.TestCase):
         self.refused(2, ["--metrics", "70000", "true"], "--metrics")
         for nothing in ("0", "0B", "0GiB"):
             self.refused(2, ["--limit", nothing, "true"], "--limit: a limit of 0 bytes would refuse every allocation")
+        self.refused(2, ["--limit", "20", "true"], "--limit: a limit of 20 bytes would refuse", "2.00 MiB", "20GiB")
+        self.assertEqual(run("--limit", "2MiB", "true").returncode, 0)
         self.refused(2, ["--trace", "x,mx=3", "true"], '--trace: "mx=3" is not known')
         self.refused(2, ["--sumary", "true"], "unknown option '--sumary'; did you mean '--summary'?")
 
@@ -161,6 +163,13 @@ class Commands(unittest.TestCase):
         self.refused(2, said, "NOFRAG_CONF: option handle_size", NOFRAG_CONF="handle_size:huge")
         self.refused(2, said, "NOFRAG_CONF: a limit of 0 bytes", NOFRAG_CONF="limit:0")
         self.refused(2, said, "NOFRAG_STATS: option stats", NOFRAG_STATS="loud")
+        self.refused(2, said, "NOFRAG_METRICS: metrics: 'nonsense' is no port", NOFRAG_METRICS="nonsense")
+        self.refused(2, said, "NOFRAG_METRICS: metrics: 'file:' names no file", NOFRAG_METRICS="file:")
+        self.refused(2, said, "NOFRAG_CONF: metrics: '99999' is no port", NOFRAG_CONF="metrics:99999")
+        self.refused(2, said, "NOFRAG_CONF: driver:cud", NOFRAG_CONF="driver:cud")
+        self.refused(2, said, "NOFRAG_CONF: driver:sim:nothing", NOFRAG_CONF="driver:sim:nothing")
+        for good in ("off", "0", "9400", "127.0.0.1:0", "file:m.prom"):
+            self.assertEqual(run(*said, NOFRAG_METRICS=good).stdout, "started\n", good)
         self.refused(2, said, 'NOFRAG_TRACE: "mx=3" is not known', NOFRAG_TRACE="x,mx=3")
         self.assertEqual(run("--limit", "1GiB", *said, NOFRAG_CONF="limit:0").stdout, "started\n", "the stronger holds")
 

@@ -10,6 +10,7 @@ command prints, but for spacing and for columns of measured time.
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -87,6 +88,14 @@ class Readme(unittest.TestCase):
         self.assertEqual(usage.returncode, 0, usage.stderr)
         for option in re.findall(r"`(--[\w-]+)", BLOCK.sub("", README)):
             self.assertIn(option, usage.stdout)
+
+    def test_what_the_recorded_jobs_need(self):
+        stated = re.search(r"recorded jobs run to the end on a device ([\d.]+) to ([\d.]+) % larger", README)
+        traces = " ".join(f"bench/traces/{path.name}" for path in sorted((ROOT / "bench/traces").glob("*.nofrag")))
+        done = bash(f"build/release/bin/nofrag replay {traces} --allocator nofrag --min-capacity --quiet --json -")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        more = [100 * (trace["min_capacity"][0]["over_live"] - 1) for trace in json.loads(done.stdout)["traces"]]
+        self.assertEqual((f"{min(more):.1f}", f"{max(more):.1f}"), stated.groups())
 
     def test_sample_output(self):
         samples = [block for block in blocks("text") if block["of"]]

@@ -10,6 +10,7 @@
 #include "cli/explain/explain.h"
 #include "cli/replay/capacity.h"
 #include "cli/replay/replay_session.h"
+#include "trace/byte_source.h"
 #include "trace/load_traces.h"
 #include "trace/packed_format.h"
 
@@ -34,9 +35,14 @@ bool begins(std::string_view text, std::string_view with) {
   return text.substr(0, with.size()) == with;
 }
 
+// What is inside may be a trace or a text.
+bool is_gzip(std::string_view head) {
+  return begins(head, "\x1f\x8b");
+}
+
 // A trace is known by how it begins. What begins like this and is none is corrupt.
 bool is_trace(std::string_view head) {
-  return begins(head, "\x1f\x8b") || looks_packed(head) || begins(head, "time_us,op,id") ||
+  return is_gzip(head) || looks_packed(head) || begins(head, "time_us,op,id") ||
          begins(head, "\xef\xbb\xbftime_us,op,id");
 }
 
@@ -85,6 +91,49 @@ Input read_input(const std::string& path) {
   return input;
 }
 
+// Nothing but a trace begins like this, so what cannot be read of it is damaged. (JSON may be anybody's.)
+bool is_surely_trace(std::string_view head) {
+  constexpr std::string_view kFramed = "\x95";
+  constexpr std::size_t kFrameLength = 8;
+  head = head.substr(0, kChunk);
+  switch (recognise_trace(head)) {
+    case TraceFormat::kAuto:
+      return false;
+    case TraceFormat::kTorch: {
+      // A pickle: the opcode behind its version, and a frame shorter than a TiB.
+      const std::string_view body = head.substr(2);
+      return body.starts_with("}") || body.starts_with("]") || body.starts_with("(") ||
+             (body.starts_with(kFramed) && body.size() > kFrameLength &&
+              body.substr(6, 3) == std::string_view("\0\0\0", 3));
+    }
+    case TraceFormat::kKineto:
+      return head.find("\"traceEvents\"") != std::string_view::npos;
+    case TraceFormat::kTimeline:
+      return begins(head, "[[");
+    default:
+      return true;
+  }
+}
+
+// What is inside, of a gzip file.
+Input unpacked(const std::string& path, const Input& packed) {
+  const bool standard = path == "-";
+  const std::unique_ptr<ByteSource> source =
+      unpack_if_gzip(standard ? open_memory_source(packed.head) : open_file_source(path),
+                     standard ? "standard input" : path,
+                     kChunk);
+  Input input;
+  std::vector<char> chunk(kChunk);
+  std::size_t got = 0;
+  while ((got = source->read(chunk)) > 0) {
+    append(&input, std::string_view(chunk.data(), got), false);
+  }
+  if (source->error()) {
+    throw InputError(source->error()->message());
+  }
+  return input;
+}
+
 // What the input is as a trace; empty, and *why says why, if it is none and may be a text.
 std::optional<Explained> as_trace(const ExplainArguments& arguments,
                                   const Input& input,
@@ -103,7 +152,7 @@ std::optional<Explained> as_trace(const ExplainArguments& arguments,
   if (error->kind == TraceError::Kind::kEmpty) {
     return explain_nothing(error->message());
   }
-  if (arguments.format != "auto" || is_trace(input.head)) {
+  if (arguments.format != "auto" || (is_trace(input.head) && !is_gzip(input.head))) {
     throw InputError(error->message());
   }
   *why = error->message();
@@ -111,14 +160,20 @@ std::optional<Explained> as_trace(const ExplainArguments& arguments,
 }
 
 Explained explain(const ExplainArguments& arguments) {
-  const Input input = read_input(arguments.input);
+  Input input = read_input(arguments.input);
   std::string why;
   if (arguments.format != "auto" || is_data(input.head)) {
     if (std::optional<Explained> explained = as_trace(arguments, input, &why)) {
       return std::move(*explained);
     }
   }
+  if (is_gzip(input.head)) {
+    input = unpacked(arguments.input, input);
+  }
   Explained explained = explain_text(input.text());
+  if (explained.kind == "nothing" && is_surely_trace(input.head) && !why.empty()) {
+    throw InputError(why);
+  }
   if (explained.kind == "nothing" && !why.empty()) {
     explained.diagnosis.missing.push_back("a trace that can be read (" + why + ")");
   }

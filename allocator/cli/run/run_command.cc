@@ -11,8 +11,10 @@
 
 #include "cli/commands.h"
 #include "cli/run/program_file.h"
+#include "config/human_bytes.h"
 #include "config/parser.h"
 #include "runtime/environment.h"
+#include "runtime/observe/metrics_server.h"
 #include "runtime/tracing.h"
 
 namespace nofrag {
@@ -63,6 +65,32 @@ void add_before(const char* variable, const std::string& entry) {
   throw UsageError(fmt::format("{}: {}", source, fmt::join(problems, "; ")));
 }
 
+void check_metrics(std::string_view source, const std::string& metrics) {
+  constexpr std::string_view kFile = "file:";
+  if (metrics == kFile) {
+    refuse(source, {"metrics: 'file:' names no file (write file:PATH)"});
+  }
+  if (metrics != "off" && metrics != "0" && !metrics.starts_with(kFile) &&
+      !MetricsServer::is_address(metrics)) {
+    refuse(source,
+           {fmt::format("metrics: '{}' is no port, no ADDRESS:PORT, no file:PATH and not off",
+                        metrics)});
+  }
+}
+
+// Under less than one piece of memory from the driver every allocation would fail.
+void check_limit(std::string_view source, const Options& options) {
+  const Bytes least = options.backend == Backend::kPlain ? Bytes(512) : 2 * kMiB;
+  if (options.limit < least) {
+    refuse(source,
+           {fmt::format("a limit of {} bytes would refuse every allocation: memory comes from the "
+                        "driver in pieces of {}; write one with a unit (20GiB), or none for no "
+                        "limit",
+                        options.limit.count(),
+                        human_bytes(least))});
+  }
+}
+
 // NOFRAG_CONF as it was, then what the command line says, which is stronger because it comes later. What is wrong in
 // any of them is found here: the program would only warn of it, and go on without.
 std::string configuration(const RunArguments& arguments) {
@@ -80,12 +108,14 @@ std::string configuration(const RunArguments& arguments) {
       refuse(source, problems);
     }
     limit_source = set[static_cast<std::size_t>(OptionId::k_limit)] ? source : limit_source;
+    if (set[static_cast<std::size_t>(OptionId::k_metrics)]) {
+      check_metrics(source, options.metrics);
+    }
+    if (set[static_cast<std::size_t>(OptionId::k_driver)]) {
+      static_cast<void>(DeviceTarget::of_driver(options.driver, source));
+    }
   }
-  if (options.limit.is_zero()) {
-    refuse(limit_source,
-           {"a limit of 0 bytes would refuse every allocation; leave it out, or write none, for no "
-            "limit"});
-  }
+  check_limit(limit_source, options);
   const auto append = [&conf](const std::string& more) {
     conf += conf.empty() || more.empty() ? more : "," + more;
   };
@@ -106,6 +136,10 @@ void check_variables(const RunArguments& arguments) {
     if (*value != '\0' && !parse_option(key, value, &options, &problems)) {
       refuse(variable, problems);
     }
+  }
+  if (const std::string metrics = environment("NOFRAG_METRICS");
+      !metrics.empty() && !arguments.metrics) {
+    check_metrics("NOFRAG_METRICS", metrics);
   }
   const bool asked = !arguments.trace.empty();
   const std::string trace = asked ? arguments.trace : environment("NOFRAG_TRACE");
@@ -166,10 +200,9 @@ ExitCode run_run(const RunArguments& arguments) {
   }
   arrange(arguments, find_library(root), root);
   if (program.kind == ProgramKind::kStatic) {
-    fmt::print(stderr,
-               "nofrag: {} is linked statically, and nothing can be preloaded into it: it runs "
-               "without nofrag\n",
-               program.path.string());
+    say(fmt::format(
+        "{} is linked statically, and nothing can be preloaded into it: it runs without nofrag",
+        program.path.string()));
   }
   std::vector<char*> words;
   for (const std::string& word : arguments.command) {

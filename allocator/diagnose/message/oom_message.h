@@ -1,8 +1,8 @@
 // read_oom_message: what an out-of-memory message of another allocator says, as a Failure.
 //
 // Layer: diagnose. Knows the wordings of PyTorch 0.4 to 2.14 (CUDA, HIP, XPU, MPS; the native and the
-// cudaMallocAsync backend), CuPy, JAX and TensorFlow (BFC allocator), RMM, ONNX Runtime, llama.cpp, plain
-// CUDA errors, nofrag's own, and those of the machine's memory (Linux's OOM killer). The text may be a whole log:
+// cudaMallocAsync backend), CuPy, JAX and TensorFlow (BFC allocator), RMM, ONNX Runtime, llama.cpp, vLLM,
+// plain CUDA errors, nofrag's own, and those of the machine's memory (Linux's OOM killer). The text may be a whole log:
 // the last message counts, and function names around it tell the moment. Invariants: any bytes are accepted. Threads: pure functions.
 // Failure: a text without a message gives a Failure with an empty source. Cost: a few passes.
 #pragma once

@@ -1,5 +1,6 @@
-// CuPy, JAX and TensorFlow, RMM, ONNX Runtime, llama.cpp, and plain CUDA errors.
+// CuPy, JAX and TensorFlow, RMM, ONNX Runtime, llama.cpp, vLLM, and plain CUDA errors.
 #include <algorithm>
+#include <string>
 
 #include "diagnose/message/oom_message.h"
 #include "diagnose/message/text_scan.h"
@@ -43,6 +44,9 @@ bool read_cupy(std::string_view text, Failure* f) {
   f->requested = size_after(one, newer ? "allocating " : "to allocate ");
   f->limit = size_after(one.substr(0, 300), newer ? "limit set to: " : "limit set to ");
   const std::optional<Bytes> held = size_after(one, newer ? "allocated so far: " : "(total ");
+  if (newer) {
+    f->live = held;
+  }
   f->limit_reached =
       f->limit && f->requested && held && (newer ? *held + *f->requested : *held) > *f->limit;
   return true;
@@ -115,6 +119,34 @@ bool read_llama(std::string_view text, Failure* f) {
   return true;
 }
 
+// "Free memory on device (20.1/79.18 GiB) on startup is less than desired GPU memory utilization (0.9, 71.26 GiB)":
+// before it holds anything itself.
+bool read_vllm(std::string_view text, Failure* f) {
+  const std::string_view one = from_last(text, "Free memory on device").substr(0, 400);
+  const std::size_t slash = one.find('/');
+  const std::size_t open = one.substr(0, slash).rfind('(');
+  const std::size_t wanted = one.find("utilization (");
+  if (slash == std::string_view::npos || open == std::string_view::npos ||
+      wanted == std::string_view::npos || !holds(one, "on startup is less than desired")) {
+    return false;
+  }
+  f->source = "vLLM";
+  f->capacity = size_at(one.substr(slash + 1));
+  // The unit stands once, behind both.
+  std::string free(one.substr(open + 1, slash - open - 1));
+  const std::string_view rest = one.substr(slash + 1);
+  const std::size_t unit = rest.find(' ');
+  free += rest.substr(unit == std::string_view::npos ? rest.size() : unit, 4);
+  f->driver_free = size_at(free);
+  f->requested = size_after(one.substr(wanted), ", ");
+  f->live = Bytes(0);
+  f->cached = Bytes(0);
+  if (f->capacity && f->driver_free && *f->capacity > *f->driver_free) {
+    f->others = *f->capacity - *f->driver_free;
+  }
+  return true;
+}
+
 bool read_plain(std::string_view text, Failure* f) {
   constexpr std::string_view kSigns[] = {"cudaErrorMemoryAllocation",
                                          "CUDA_ERROR_OUT_OF_MEMORY",
@@ -174,7 +206,7 @@ bool read_bfc_message(std::string_view text, OomMessage* message) {
 }
 
 bool read_other_message(std::string_view text, OomMessage* message) {
-  for (const auto& read : {read_cupy, read_onnx, read_rmm, read_llama, read_plain}) {
+  for (const auto& read : {read_cupy, read_onnx, read_rmm, read_llama, read_vllm, read_plain}) {
     Failure f;
     if (read(text, &f)) {
       message->failure = std::move(f);

@@ -76,6 +76,13 @@ void read_processes(std::string_view text, Failure* f) {
     if (const std::optional<Bytes> size = size_at(rest.substr(has + 5))) {
       others += *size;
       ++f->other_processes;
+      if (*size > f->largest_other_size) {
+        const std::string_view word = rest.substr(kProcess.size(), has - kProcess.size());
+        const bool number =
+            !word.empty() && word.find_first_not_of("0123456789") == std::string_view::npos;
+        f->largest_other = number ? "process " + std::string(word) : "another process";
+        f->largest_other_size = *size;
+      }
     }
   }
   if (f->other_processes > 0) {

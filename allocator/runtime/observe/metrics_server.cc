@@ -92,6 +92,11 @@ void send_page(int client, const char* status, std::string_view body) {
 
 }  // namespace
 
+bool MetricsServer::is_address(const std::string& address) {
+  Address wanted;
+  return parse(address, &wanted);
+}
+
 bool MetricsServer::open(const std::string& address, std::string* problem) {
   Address wanted;
   if (!parse(address, &wanted)) {

@@ -99,6 +99,9 @@ void Observer::loop() {
   constexpr std::string_view kFile = "file:";
   if (options_.metrics.compare(0, kFile.size(), kFile) == 0) {
     textfile_ = options_.metrics.substr(kFile.size());
+    if (textfile_.empty()) {
+      log_line(LogLevel::kWarning, "metrics:file: names no file; no metrics are written");
+    }
   } else if (serves_metrics()) {
     if (server_.open(options_.metrics, &problem)) {
       const bool any_port = options_.metrics.ends_with(":0");

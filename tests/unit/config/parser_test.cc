@@ -145,6 +145,9 @@ TEST(ParseBytes, Table) {
                        {"2TiB", 2ULL << 40},
                        {"1.5GiB", 3ULL << 29},
                        {"0.5KiB", 512},
+                       {"79.18GiB", 85018877624},
+                       {"1.9GiB", 2040109465},
+                       {"0.001KiB", 1},
                        {"18446744073709551615", UINT64_MAX}};
   for (const Case& c : good) {
     Bytes bytes;
@@ -158,6 +161,7 @@ TEST(ParseBytes, Table) {
                            "1e9",
                            "1.1.1GiB",
                            "0.3B",
+                           "0.0001KiB",
                            ".",
                            "1KB",
                            "1 Gi B",
