@@ -21,7 +21,7 @@ class Judged(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         os.environ["OUT"] = folder.name
         self.addCleanup(os.environ.pop, "OUT")
-        self.runner = torch_jobs.Runner(argparse.Namespace(rounds=1, library="", door="auto"))
+        self.runner = torch_jobs.Runner(argparse.Namespace(rounds=1, library="", door="auto", step_times=False))
 
     def row(self, native, nofrag, expandable=()):
         return self.runner.row("job", {"native": native, "nofrag": nofrag, "expandable": list(expandable)})
@@ -51,6 +51,14 @@ class Judged(unittest.TestCase):
     def test_just_fast_enough(self):
         self.row([run_of()], [run_of(seconds=1.009)])
         self.assertEqual(self.runner.problems, [])
+
+    def test_steps_are_compared_by_their_least_times(self):
+        def steps(*times):
+            return {**run_of(seconds=99.0), "warmup": 1, "step_s": [50.0, *times]}
+
+        row = self.row([steps(1.0, 9.0), steps(8.0, 2.0)], [run_of(seconds=1.0) | steps(1.5, 2.5), steps(1.6, 2.4)])
+        self.assertAlmostEqual(row["time_ratio"], (1.5 + 2.4) / (1.0 + 2.0))
+        self.assertEqual(self.runner.problems, ["job: 1.300 times native's time"])
 
     def test_least_is_the_smallest_that_completes(self):
         for needed in (*torch_jobs.FACTORS, 99.0):

@@ -78,6 +78,8 @@ def graphed_callables(torch):
     expected.sum().backward()
     gradient = model[0].weight.grad.clone()
     model.zero_grad(set_to_none=True)
+    # Else its graph keeps the nodes that add up gradients, and with them the stream they were made on.
+    expected = expected.detach()
     graphed = torch.cuda.make_graphed_callables(model, (x,))
     y = graphed(x)
     y.sum().backward()

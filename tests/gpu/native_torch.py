@@ -10,6 +10,7 @@ check failed, 77 without a GPU or PyTorch.
 """
 
 import argparse
+import concurrent.futures
 import ctypes
 import json
 import os
@@ -63,28 +64,34 @@ def run_one(name, library):
     return 0
 
 
-def run_all(names, library, timeout):
+def run_check(name, library, timeout):
+    """(name, exit status, output, seconds)"""
+    started = time.time()
+    command = [sys.executable, "-u", __file__, "--check", name]
+    if library:
+        command += ["--library", str(library)]
+    environment = dict(os.environ, NOFRAG_TORCH_LIBRARY=str(library or ""))
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout, env=environment
+        )
+        status, output = done.returncode, done.stdout
+    except subprocess.TimeoutExpired as late:
+        status, output = -1, (late.stdout or b"").decode(errors="replace") + "\nTIMED OUT"
+    return name, status, output, time.time() - started
+
+
+def run_all(names, library, timeout, jobs):
     failed = []
-    for name in names:
-        started = time.time()
-        command = [sys.executable, "-u", __file__, "--check", name]
-        if library:
-            command += ["--library", str(library)]
-        environment = dict(os.environ, NOFRAG_TORCH_LIBRARY=str(library or ""))
-        try:
-            done = subprocess.run(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout, env=environment
-            )
-            status, output = done.returncode, done.stdout
-        except subprocess.TimeoutExpired as late:
-            status, output = -1, (late.stdout or b"").decode(errors="replace") + "\nTIMED OUT"
-        said = [line[5:] for line in output.splitlines() if line.startswith("SAID ")]
-        verdict = "ok" if status == 0 and said else f"FAILED ({status})"
-        what = json.loads(said[-1]) if said else ""
-        print(f"{name:34} {verdict:12} {time.time() - started:6.1f} s  {what or ''}", flush=True)
-        if verdict != "ok":
-            failed.append(name)
-            print("\n".join("    " + line for line in output.splitlines()[-40:]), flush=True)
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for name, status, output, seconds in pool.map(lambda name: run_check(name, library, timeout), names):
+            said = [line[5:] for line in output.splitlines() if line.startswith("SAID ")]
+            verdict = "ok" if status == 0 and said else f"FAILED ({status})"
+            what = json.loads(said[-1]) if said else ""
+            print(f"{name:34} {verdict:12} {seconds:6.1f} s  {what or ''}", flush=True)
+            if verdict != "ok":
+                failed.append(name)
+                print("\n".join("    " + line for line in output.splitlines()[-40:]), flush=True)
     print(f"{len(names) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed else 0
 
@@ -96,6 +103,7 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--native", action="store_true")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1, help="checks at a time (times then say little)")
     parser.add_argument("--timeout", type=float, default=240)
     parser.add_argument("--check", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -115,7 +123,7 @@ def main():
     library = arguments.library
     if not library and not arguments.native:
         library = native_build.build(arguments.core, pathlib.Path(tempfile.mkdtemp(prefix="nofrag-torch-")))
-    return run_all(names, None if arguments.native else library, arguments.timeout)
+    return run_all(names, None if arguments.native else library, arguments.timeout, arguments.jobs)
 
 
 if __name__ == "__main__":

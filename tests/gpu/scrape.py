@@ -10,6 +10,7 @@ PyTorch.
 """
 
 import argparse
+import http.client
 import json
 import os
 import pathlib
@@ -42,10 +43,14 @@ class Scraper(threading.Thread):
             begin = time.perf_counter()
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=5) as answer:
-                    self.page = answer.read().decode()
-            except OSError:
+                    page = answer.read().decode()
+            except (OSError, http.client.HTTPException):
                 time.sleep(0.05)  # not there yet, or not any more
                 continue
+            if "nofrag_" not in page:
+                time.sleep(0.05)
+                continue
+            self.page = page
             self.times.append(time.perf_counter() - begin)
 
 

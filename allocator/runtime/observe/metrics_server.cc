@@ -138,7 +138,9 @@ void MetricsServer::answer(int client, const std::function<std::string()>& page)
   }
   const std::string_view path = path_of(text);
   if (path == "/metrics") {
-    send_page(client, "200 OK", page());
+    const std::string body = page();
+    // An empty page would say that every series has ended well.
+    send_page(client, body.empty() ? "503 Service Unavailable" : "200 OK", body);
   } else if (path == "/") {
     send_page(client, "200 OK", "nofrag: the metrics are at /metrics\n");
   } else {

@@ -27,7 +27,7 @@ class MetricsServer {
   bool open(const std::string& address, std::string* problem);
   [[nodiscard]] bool is_open() const { return socket_.load(std::memory_order_relaxed) >= 0; }
   [[nodiscard]] int port() const { return port_; }
-  // Waits at most `milliseconds` for clients, and serves those that come.
+  // Waits at most `milliseconds` for a client and serves it: 503 where page() has nothing to say any more.
   void serve(int milliseconds, const std::function<std::string()>& page);
   void close();
 
