@@ -150,9 +150,9 @@ def checkpoints_of_pools(torch):
         c = torch.full((2 * MIB,), 3.0, device="cuda")
     second.replay()
     torch.cuda.synchronize()
-    stale = [c.untyped_storage()._cdata]
-    back = [t.untyped_storage()._cdata for t in (a, b)]
-    torch._C._cuda_setCheckpointPoolState(device, state, stale + back, back)
+    # Every block of the pool is another one afterwards: no tensor from before may free its own.
+    stale = [t.untyped_storage()._cdata for t in (a, b, c)]
+    torch._C._cuda_setCheckpointPoolState(device, state, stale, [])
     assert torch._C._cuda_checkPoolLiveAllocations(device, pool, addresses)
     graph.replay()
     assert float(a.sum()) == MIB and float(b.sum()) == 6 * MIB
