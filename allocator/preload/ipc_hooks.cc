@@ -117,26 +117,26 @@ CUresult export_block(const OwnBlock& block, CUipcMemHandle* handle) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (entry->id == 0) {
-    ExportedBlock offered;
-    offered.id = last_id + 1;
-    offered.size = block.size;
-    offered.device_in_exporter = block.device;
+    ExportedBlock described;
+    described.id = last_id + 1;
+    described.size = block.size;
+    described.device_in_exporter = block.device;
     if (!serve_exports(&entry->text.name)) {
       say("IPC handles need a socket and a thread, and this process can have none");
       return CUDA_ERROR_NOT_SUPPORTED;
     }
-    if (const CUresult result = export_parts(block, &offered); result != CUDA_SUCCESS) {
+    if (const CUresult result = export_parts(block, &described); result != CUDA_SUCCESS) {
       say("memory of nofrag cannot be shared here (the driver says %d); NOFRAG_CONF=preload:native "
           "serves "
           "programs that share by IPC",
           static_cast<int>(result));
       return result;
     }
-    last_id = offered.id;
-    offer_export(offered);
-    entry->id = offered.id;
+    last_id = described.id;
+    offer_export(described);
+    entry->id = described.id;
     std::memcpy(entry->text.magic, kMagic, sizeof kMagic);
-    entry->text.id = offered.id;
+    entry->text.id = described.id;
     entry->text.size = block.size;
   }
   std::memcpy(handle, &entry->text, sizeof *handle);

@@ -19,6 +19,9 @@
 
 namespace nofrag {
 
+// The confidence of what a replay or a recording shows.
+inline constexpr double kProven = 0.95;
+
 struct Explained {
   std::string kind;  // "message", "trace" or "nothing"
   Failure failure;

@@ -11,7 +11,6 @@
 namespace nofrag {
 namespace {
 
-constexpr double kProven = 0.95;
 // What foreign files state may be anything; allocations of traces are this large at most.
 constexpr std::uint64_t kLargestRequest = std::uint64_t{1} << 60;
 constexpr Bytes kLargestDevice = 16384 * kGiB;

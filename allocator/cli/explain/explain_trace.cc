@@ -10,9 +10,6 @@
 namespace nofrag {
 namespace {
 
-// The confidence of what a replay shows.
-constexpr double kProven = 0.95;
-
 Explained nothing_failed(const Trace& trace, Bytes capacity, const std::string& allocator) {
   Explained explained;
   explained.kind = "trace";

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kRow = "  {:<16} {:>13} {:>13} {:>9} {:>10} {:>10}  {}\n";
+constexpr std::string_view kComparisonRow = "  {:<16} {:>13} {:>13} {:>9} {:>10} {:>10}  {}\n";
 
 std::string file_name(const std::string& path) {
   return std::filesystem::path(path).filename().string();
@@ -57,7 +57,7 @@ std::string row_of(const json& earlier, const ReplayRun& run) {
     outcome = fmt::format("{}, before: {}", outcome, outcome_of(completed));
   }
   return fmt::format(
-      kRow,
+      kComparisonRow,
       run.allocator,
       human_bytes(Bytes(held)),
       human_bytes(run.peak_reserved),
@@ -91,7 +91,7 @@ std::string comparison_table(const json& before, const std::vector<TraceReport>&
   for (const TraceReport& report : reports) {
     text += fmt::format("{}\n", file_name(report.trace.path));
     text += fmt::format(
-        kRow, "allocator", "held before", "now", "change", "ms before", "now", "outcome");
+        kComparisonRow, "allocator", "held before", "now", "change", "ms before", "now", "outcome");
     for (const ReplayRun& run : report.runs) {
       const json* earlier = find_run(before, report.trace, run.allocator);
       text += earlier == nullptr

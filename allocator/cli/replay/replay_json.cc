@@ -196,19 +196,19 @@ ordered_json trace_json(const TraceReport& report) {
 
 // Blocks of a granule or more have whole granules of their own; what is smaller is packed without loss.
 Bytes granule_bound(const Trace& trace) {
-  constexpr Bytes kGranule = 2 * kMiB;
+  constexpr Bytes kWholeGranule = 2 * kMiB;
   Bytes large;
   Bytes small;
   Bytes most;
   for (const TraceEvent& event : trace.events) {
     const Bytes held = round_up(Bytes(event.size), kTraceRounding);
-    Bytes& sum = held >= kGranule ? large : small;
-    const Bytes part = held >= kGranule ? round_up(held, kGranule) : held;
+    Bytes& sum = held >= kWholeGranule ? large : small;
+    const Bytes part = held >= kWholeGranule ? round_up(held, kWholeGranule) : held;
     if (event.is_free()) {
       sum -= part;
     } else {
       sum += part;
-      most = std::max(most, large + round_up(small, kGranule));
+      most = std::max(most, large + round_up(small, kWholeGranule));
     }
   }
   return most;

@@ -9,7 +9,7 @@ constexpr std::uint64_t kUnit = 512;
 // Gaps up to this stay in the picture.
 constexpr std::uint64_t kWidestGap = std::uint64_t{64} << 20;
 
-std::uint64_t held(std::uint64_t size) {
+std::uint64_t held_at(std::uint64_t size) {
   return round_up(Bytes(size), kTraceRounding).count();
 }
 
@@ -30,7 +30,7 @@ AddressMap::AddressMap(const Trace& trace,
       break;
     }
     const TraceEvent& event = trace.events[i];
-    const Bytes size(held(event.size));
+    const Bytes size(held_at(event.size));
     live_ = event.is_free() ? live_ - size : live_ + size;
     blocks_ = event.is_free() ? blocks_ - 1 : blocks_ + 1;
     if (!size.is_zero() && addresses[event.block] != 0) {
@@ -46,7 +46,7 @@ void AddressMap::find_areas(const Trace& trace,
   for (std::uint64_t i = 0; i < events; ++i) {
     const TraceEvent& event = trace.events[i];
     if (!event.is_free() && event.size != 0 && addresses[event.block] != 0) {
-      extents.push_back({addresses[event.block], addresses[event.block] + held(event.size)});
+      extents.push_back({addresses[event.block], addresses[event.block] + held_at(event.size)});
     }
   }
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {

@@ -6,6 +6,7 @@
 // places every block (O(log live blocks) an event).
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,8 @@
 namespace nofrag {
 
 using ExportSink = std::function<bool(std::string_view)>;
+// A sink gets pieces of about this many bytes.
+inline constexpr std::size_t kExportPiece = std::size_t{1} << 20;
 
 // What torch.cuda.memory._dump_snapshot writes, for PyTorch's memory_viz and the tools around it. All devices.
 // Addresses are made up (a best fit in one segment a device); ids are not carried.

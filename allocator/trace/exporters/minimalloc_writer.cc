@@ -3,12 +3,6 @@
 #include "trace/exporters/exporter.h"
 
 namespace nofrag {
-namespace {
-
-constexpr std::size_t kFlushAt = std::size_t{1} << 20;
-
-}  // namespace
-
 bool times_order_events(const Trace& trace) {
   for (std::size_t i = 1; i < trace.events.size(); ++i) {
     // At one moment, what ends there ends first.
@@ -38,7 +32,7 @@ bool export_minimalloc(const Trace& trace, const ExportSink& sink) {
     out += std::to_string(trace.id_of(event.block)) + ',' +
            std::to_string(by_time ? event.time_us : i) + ',' + std::to_string(upper[event.block]) +
            ',' + std::to_string(event.size) + '\n';
-    if (out.size() >= kFlushAt) {
+    if (out.size() >= kExportPiece) {
       if (!sink(out)) {
         return false;
       }

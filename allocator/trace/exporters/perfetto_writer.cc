@@ -6,8 +6,6 @@
 namespace nofrag {
 namespace {
 
-constexpr std::size_t kFlushAt = std::size_t{1} << 20;
-
 class PerfettoWriter {
  public:
   explicit PerfettoWriter(const ExportSink& sink) : sink_(sink) {}
@@ -51,7 +49,7 @@ class PerfettoWriter {
       }
       counter("live", time, live);
       counter("blocks", time, blocks);
-      if (out_.size() >= kFlushAt) {
+      if (out_.size() >= kExportPiece) {
         if (!sink_(out_)) {
           return false;
         }

@@ -12,7 +12,6 @@ namespace nofrag {
 namespace {
 
 constexpr std::uint64_t kBase = 0x7f0000000000;  // where CUDA's own addresses tend to be
-constexpr std::size_t kFlushAt = std::size_t{1} << 20;
 constexpr std::size_t kBatch = 1000;  // values between MARK and APPENDS, as Python writes it
 constexpr std::uint64_t kMostDevices = 4096;
 
@@ -78,7 +77,7 @@ class PickleWriter {
     text(value);
   }
 
-  bool flush_if_large() { return out_.size() < kFlushAt || flush(); }
+  bool flush_if_large() { return out_.size() < kExportPiece || flush(); }
   bool finish() {
     out_ += '.';
     return flush();

@@ -10,7 +10,7 @@
 namespace nofrag {
 namespace {
 
-constexpr std::size_t kReadStep = std::size_t{1} << 16;
+constexpr std::size_t kJsonReadStep = std::size_t{1} << 16;
 
 // The bytes of a window, given back as they are used.
 class Cursor {
@@ -30,7 +30,7 @@ class Cursor {
   void more() {
     window_.consume(at_);
     at_ = 0;
-    text_ = window_.fill(kReadStep);
+    text_ = window_.fill(kJsonReadStep);
   }
 
   ByteWindow& window_;

@@ -9,10 +9,10 @@
 namespace nofrag {
 namespace {
 
-constexpr const char* kExpected =
+constexpr const char* kMinimallocExpected =
     "a header with the columns id, lower, upper (or start, end) and size, as in MiniMalloc's "
     "instances";
-constexpr std::size_t kLongestLine = 65536;  // gaps may be many
+constexpr std::size_t kLongestRow = 65536;  // gaps may be many
 
 enum Column : std::size_t { kId, kLower, kUpper, kSize, kColumns };
 
@@ -31,7 +31,7 @@ std::vector<std::string_view> split(std::string_view line) {
 class MinimallocReader {
  public:
   MinimallocReader(ByteWindow& input, const std::string& name)
-      : lines_(input, name, kLongestLine), name_(name) {}
+      : lines_(input, name, kLongestRow), name_(name) {}
 
   ImportError read(std::vector<Trace>* traces);
 
@@ -79,10 +79,10 @@ bool MinimallocReader::read_header(std::string_view line) {
     } else if (name == "alignment" || name == "offset" || name == "hint") {
       continue;  // of a solver, not of the job
     } else {
-      return fail("column " + quoted_for_message(name), kExpected);
+      return fail("column " + quoted_for_message(name), kMinimallocExpected);
     }
     if (known[column]) {
-      return fail("column " + quoted_for_message(name) + " twice", kExpected);
+      return fail("column " + quoted_for_message(name) + " twice", kMinimallocExpected);
     }
     known[column] = true;
     column_[column] = i;
@@ -90,7 +90,7 @@ bool MinimallocReader::read_header(std::string_view line) {
   for (const bool one : known) {
     if (!one) {
       return fail("a header " + quoted_for_message(line) + " in which a column is missing",
-                  kExpected);
+                  kMinimallocExpected);
     }
   }
   return true;
@@ -144,8 +144,9 @@ bool MinimallocReader::read_buffer(std::string_view line) {
 ImportError MinimallocReader::read(std::vector<Trace>* traces) {
   std::optional<std::string_view> line = lines_.next();
   if (!line) {
-    return lines_.error() ? lines_.error()
-                          : ImportError(error_at_line(name_, 1, "an empty file", kExpected));
+    return lines_.error()
+               ? lines_.error()
+               : ImportError(error_at_line(name_, 1, "an empty file", kMinimallocExpected));
   }
   if (!read_header(*line)) {
     return error_;

@@ -12,7 +12,7 @@ namespace nofrag {
 namespace {
 
 constexpr const char* kTable = "CUDA_GPU_MEMORY_USAGE_EVENTS";
-constexpr const char* kExpected =
+constexpr const char* kNsysExpected =
     "an export of Nsight Systems (nsys export --type sqlite) recorded with "
     "--cuda-memory-usage=true";
 constexpr std::int64_t kAllocation = 0;
@@ -82,7 +82,7 @@ Statement NsysReader::prepare(const std::string& query) {
   sqlite3_stmt* statement = nullptr;
   if (sqlite3_prepare_v2(database_.get(), query.c_str(), -1, &statement, nullptr) != SQLITE_OK) {
     fail(std::string("a database that cannot be read (") + sqlite3_errmsg(database_.get()) + ")",
-         kExpected);
+         kNsysExpected);
   }
   return Statement(statement);
 }
@@ -112,7 +112,7 @@ bool NsysReader::open() {
                           size,
                           size,
                           SQLITE_DESERIALIZE_READONLY) != SQLITE_OK) {
-    return fail("a database that cannot be opened", kExpected);
+    return fail("a database that cannot be opened", kNsysExpected);
   }
   steps_left_ = 1000 + bytes_.size() * kStepsPerByte / kStepsBetweenLooks;
   sqlite3_progress_handler(database, kStepsBetweenLooks, &NsysReader::look, this);
@@ -128,11 +128,11 @@ bool NsysReader::find_columns() {
   const int found = sqlite3_step(kind.get());
   if (found != SQLITE_ROW && found != SQLITE_DONE) {
     return fail(std::string("a damaged database (") + sqlite3_errmsg(database_.get()) + ")",
-                kExpected);
+                kNsysExpected);
   }
   const unsigned char* type = found == SQLITE_ROW ? sqlite3_column_text(kind.get(), 0) : nullptr;
   if (type == nullptr || std::string_view(reinterpret_cast<const char*>(type)) != "table") {
-    return fail(std::string("a database without the table ") + kTable, kExpected);
+    return fail(std::string("a database without the table ") + kTable, kNsysExpected);
   }
   const Statement info = prepare(std::string("PRAGMA table_info(") + kTable + ")");
   if (info == nullptr) {
@@ -145,7 +145,8 @@ bool NsysReader::find_columns() {
   }
   for (const char* needed : {"start", "address", "bytes", "memKind", "memoryOperationType"}) {
     if (columns_.count(needed) == 0) {
-      return fail(std::string("the table ") + kTable + " without the column " + needed, kExpected);
+      return fail(std::string("the table ") + kTable + " without the column " + needed,
+                  kNsysExpected);
     }
   }
   return true;
@@ -208,7 +209,7 @@ bool NsysReader::read_rows() {
     }
     if (got != SQLITE_ROW) {
       return fail(std::string("a damaged database (") + sqlite3_errmsg(database_.get()) + ")",
-                  kExpected);
+                  kNsysExpected);
     }
     if (!read_row(rows.get(), static_cast<std::uint64_t>(sqlite3_column_int64(rows.get(), 8)))) {
       return false;
@@ -225,7 +226,7 @@ ImportError NsysReader::read(std::vector<Trace>* traces) {
         name_,
         0,
         "no event of device memory (" + std::to_string(other_memory_) + " of other kinds)",
-        kExpected);
+        kNsysExpected);
   }
   events_.note(
       "what the driver was asked for (cudaMalloc and its kin), not what an allocator above it "
@@ -252,7 +253,7 @@ ImportError import_nsys(ByteWindow& input, const std::string& name, std::vector<
     return error;
   }
   if (bytes.empty()) {
-    return error_at_byte(name, 0, "an empty file", kExpected);
+    return error_at_byte(name, 0, "an empty file", kNsysExpected);
   }
   return NsysReader(bytes, name).read(traces);
 }

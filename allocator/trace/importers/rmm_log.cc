@@ -10,7 +10,7 @@ namespace nofrag {
 namespace {
 
 constexpr std::string_view kHeader = "Thread,Time,Action,Pointer,Size,Stream";
-constexpr std::size_t kLongestLine = 4096;
+constexpr std::size_t kLongestRmmLine = 4096;
 constexpr std::uint64_t kDayUs = 24ULL * 3600 * 1000000;
 
 // Hexadecimal without 0x too: streams are printed as pointers, and not by every library with it.
@@ -30,7 +30,7 @@ std::optional<std::uint64_t> parse_pointer(std::string_view text) {
 class RmmReader {
  public:
   RmmReader(ByteWindow& input, const std::string& name)
-      : lines_(input, name, kLongestLine), name_(name) {}
+      : lines_(input, name, kLongestRmmLine), name_(name) {}
 
   ImportError read(std::vector<Trace>* traces);
 

@@ -10,7 +10,7 @@
 namespace nofrag {
 namespace {
 
-constexpr const char* kExpected =
+constexpr const char* kTimelineExpected =
     "a memory timeline of torch.profiler: [[time, action, bytes, category], ...] (.raw.json) or "
     "[times, sizes] (.json)";
 
@@ -35,10 +35,11 @@ class TimelineHandler final : public JsonHandler {
 
   bool open(char bracket, std::string_view /*key*/) override {
     if (bracket != '[' || depth() > 2) {
-      return fail(name_, bracket == '{' ? "an object" : "a fourth level of lists", kExpected);
+      return fail(
+          name_, bracket == '{' ? "an object" : "a fourth level of lists", kTimelineExpected);
     }
     if (depth() == 2 && lists_ != 2) {
-      return fail(name_, "a list in the list number " + std::to_string(lists_), kExpected);
+      return fail(name_, "a list in the list number " + std::to_string(lists_), kTimelineExpected);
     }
     if (depth() == 1) {
       ++lists_;
@@ -63,11 +64,12 @@ class TimelineHandler final : public JsonHandler {
       first_place_ = offset();
     }
     if (is_totals) {
-      return lists_ == 2 || fail(name_, "a third list", kExpected);
+      return lists_ == 2 || fail(name_, "a third list", kTimelineExpected);
     }
     if (lists_ > 1 && numbers_.size() != 4) {
       // A timeline of no moments is two empty lists.
-      return fail(name_, "an event of " + std::to_string(numbers_.size()) + " numbers", kExpected);
+      return fail(
+          name_, "an event of " + std::to_string(numbers_.size()) + " numbers", kTimelineExpected);
     }
     if (lists_ > 1) {
       add_row(numbers_, offset());
@@ -78,7 +80,7 @@ class TimelineHandler final : public JsonHandler {
   bool scalar(std::string_view /*key*/, const JsonScalar& value) override {
     const std::optional<std::int64_t> number = value.as_signed();
     if (!number || depth() < 2) {
-      return fail(name_, "something else than a whole number in a list", kExpected);
+      return fail(name_, "something else than a whole number in a list", kTimelineExpected);
     }
     if (depth() == 2) {
       numbers_.push_back(*number);
@@ -104,13 +106,14 @@ class TimelineHandler final : public JsonHandler {
                                                    "as many of each");
     }
     if (lists_ > 0 && first_.size() != 4) {
-      return fail(name_, "a list of " + std::to_string(first_.size()) + " numbers", kExpected);
+      return fail(
+          name_, "a list of " + std::to_string(first_.size()) + " numbers", kTimelineExpected);
     }
     if (lists_ > 0) {
       add_row(first_, first_place_);
       std::rotate(rows.begin(), rows.end() - 1, rows.end());
     }
-    return !rows.empty() || fail(name_, "no event", kExpected);
+    return !rows.empty() || fail(name_, "no event", kTimelineExpected);
   }
 
   bool is_totals = false;
@@ -276,7 +279,7 @@ ImportError import_torch_timeline(ByteWindow& input,
                                   const std::string& name,
                                   std::vector<Trace>* traces) {
   TimelineHandler timeline(name);
-  if (ImportError error = read_json(input, name, kExpected, timeline)) {
+  if (ImportError error = read_json(input, name, kTimelineExpected, timeline)) {
     return error;
   }
   if (!timeline.finish()) {
@@ -309,7 +312,7 @@ ImportError import_torch_timeline(ByteWindow& input,
     }
   }
   if (trace.events.empty()) {
-    return error_at_byte(name, 0, "a timeline in which nothing is ever live", kExpected);
+    return error_at_byte(name, 0, "a timeline in which nothing is ever live", kTimelineExpected);
   }
   trace.warnings = std::move(notes);
   traces->clear();

@@ -13,8 +13,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kExpected = "a line of Umpire's replay log (UMPIRE_REPLAY=On): a JSON object";
-constexpr std::size_t kLongestLine = std::size_t{1} << 20;
+constexpr const char* kUmpireExpected =
+    "a line of Umpire's replay log (UMPIRE_REPLAY=On): a JSON object";
+constexpr std::size_t kLongestUmpireLine = std::size_t{1} << 20;
 constexpr int kMostParents = 64;
 
 const json* member(const json& object, const char* key) {
@@ -54,7 +55,7 @@ void collect_texts(const json& value, std::vector<std::string>* texts, int depth
 class UmpireReader {
  public:
   UmpireReader(ByteWindow& input, const std::string& name)
-      : lines_(input, name, kLongestLine), name_(name) {}
+      : lines_(input, name, kLongestUmpireLine), name_(name) {}
   ImportError read(std::vector<Trace>* traces);
 
  private:
@@ -246,13 +247,13 @@ bool UmpireReader::play(const Operation& operation) {
 bool UmpireReader::read_line(std::string_view text) {
   const json line = json::parse(text, nullptr, false);
   if (!line.is_object()) {
-    return fail("no JSON object: " + quoted_for_message(text), kExpected);
+    return fail("no JSON object: " + quoted_for_message(text), kUmpireExpected);
   }
   Operation operation;
   operation.time_us = number_of(member(line, "timestamp")).value_or(0) / 1000;
   const bool old = member(line, "event") != nullptr;
   if (!old && member(line, "category") == nullptr) {
-    return fail("an object with neither 'event' nor 'category'", kExpected);
+    return fail("an object with neither 'event' nor 'category'", kUmpireExpected);
   }
   if (!(old ? read_old(line, &operation) : read_new(line, &operation))) {
     return false;
@@ -271,7 +272,7 @@ ImportError UmpireReader::read(std::vector<Trace>* traces) {
 
 ImportError UmpireReader::build(std::vector<Trace>* traces) {
   if (items_.empty()) {
-    fail("a log without allocate or deallocate", kExpected);
+    fail("a log without allocate or deallocate", kUmpireExpected);
     return error_;
   }
   std::uint64_t host = 0;
