@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/prefetch.h"
 #include "base/thread_id.h"
 #include "device/device_impl.h"
 
@@ -200,6 +201,7 @@ bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
   Block* block = nullptr;
   bool nobodys = false;
   const bool known = blocks.find_shared(address, &block, [&nobodys](const Block& found) {
+    prefetch_to_write(&found);
     nobodys = found.kept.load(std::memory_order_acquire);
   });
   bool done = false;
