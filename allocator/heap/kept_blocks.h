@@ -75,6 +75,8 @@ class KeptBlocks {
   static constexpr Bytes kLargestBinned = kMiB;
   static constexpr std::uint32_t kLargeEntries = 16;
   static constexpr std::uint32_t kAhead = 4;
+  // Of blocks larger than kLargestBinned.
+  static constexpr std::uint32_t kNoClass = Depot::kClasses;
 
   KeptBlocks(StreamId stream_id, StreamClock& stream_clock, Depot& stream_depot)
       : stream(stream_id), clock(&stream_clock), depot(stream_depot) {}
@@ -103,11 +105,15 @@ class KeptBlocks {
     }
     return take_other(size_class, size, fit);
   }
-  // pre: block->clock == clock. At most `most` bytes are kept here, and as many in the depot.
-  bool put(Block* block, Bytes most) {
-    const std::uint32_t size_class = class_of(block->size);
+  // pre: block->clock == clock, and it is of this class. At most `most` bytes are kept here, and as many in the
+  // depot.
+  bool put(Block* block, std::uint32_t size_class, Bytes most) {
+    NOFRAG_ASSERT(size_class == class_or_none(block->size), "a block of another class");
     Magazine& loaded = bins_[size_class].loaded;
-    if ((loaded.count >= batch(size_class) || binned_bytes_ + block->size > most) &&
+    const bool full = loaded.count >= batch(size_class);
+    const bool over = binned_bytes_ + block->size > most;
+    // One branch: classes come in no order that a processor could learn.
+    if ((static_cast<unsigned>(full) | static_cast<unsigned>(over)) != 0 &&
         !make_room(size_class, block->size, most)) [[unlikely]] {
       return false;
     }
@@ -125,6 +131,7 @@ class KeptBlocks {
     binned_bytes_ += block->size;
     return true;
   }
+  bool put(Block* block, Bytes most) { return put(block, class_of(block->size), most); }
   // The same for one larger than kLargestBinned.
   bool put_large(Block* block, Bytes most);
   // Half of what has most, the blocks that were kept first, until at most `left` bytes are in bins; as one
@@ -141,6 +148,10 @@ class KeptBlocks {
     const auto octave = static_cast<std::uint32_t>(std::bit_width(above | 7)) - 3;
     const auto shift = static_cast<std::uint32_t>(std::bit_width(above | 15)) - 4;
     return 8 * octave + static_cast<std::uint32_t>((above >> shift) & 7);
+  }
+  // What the address map says of a block, so that where it goes is known before the block has come from memory.
+  static constexpr std::uint32_t class_or_none(Bytes size) {
+    return size > kLargestBinned ? kNoClass : class_of(size);
   }
   // The largest size of the class of `size`: what is allocated for a cache, so that it serves the whole class.
   static constexpr Bytes class_size(Bytes size) {
