@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/prefetch.h"
 #include "base/thread_id.h"
 #include "device/device_impl.h"
 
@@ -199,9 +200,13 @@ bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
   // Read together: of a block that is freed twice another thread may be taking leave right now.
   Block* block = nullptr;
   bool nobodys = false;
-  const bool known = blocks.find_shared(address, &block, [&nobodys](const Block& found) {
-    nobodys = found.kept.load(std::memory_order_acquire);
-  });
+  std::uint32_t size_class = 0;
+  const bool known =
+      blocks.find_shared(address, &block, [&](const Block& found, std::uint32_t found_class) {
+        prefetch_to_write(&found);
+        size_class = found_class;
+        nobodys = found.kept.load(std::memory_order_acquire);
+      });
   bool done = false;
   EventSink* const listener = caching.listener_for<kTold>();
   const bool off = kTold == Told::kListener ? listener == nullptr : caching.closed<kTold>();
@@ -221,7 +226,7 @@ bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
     }
     if (KeptBlocks* kept = cache->of(block->clock)) {
       if (block->size <= rules.largest.load(std::memory_order_relaxed)) [[likely]] {
-        done = kept->put(block, rules.most.load(std::memory_order_relaxed));
+        done = kept->put(block, size_class, rules.most.load(std::memory_order_relaxed));
       } else if (block->size > KeptBlocks::kLargestBinned) {
         done = block->epoch == rules.epoch.load(std::memory_order_relaxed) &&
                kept->put_large(block, rules.most_large.load(std::memory_order_relaxed));
@@ -370,6 +375,9 @@ void DeviceAllocator::Impl::empty_for_large() {
 
 // If it was for want of room that the thread did not keep this block, some of what is in the way goes.
 void DeviceAllocator::Impl::make_room_for(const Block& block) {
+  if (!caching.serve()) {
+    return;
+  }
   ThreadCache* cache = ThreadCache::mine(caching.rules.allocator);
   KeptBlocks* kept = cache == nullptr ? nullptr : cache->of(block.clock);
   if (kept == nullptr || !block.keepable ||

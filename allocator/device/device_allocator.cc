@@ -238,7 +238,10 @@ bool DeviceAllocator::Impl::ask_callbacks(std::unique_lock<RankedMutex>& lock, B
 void DeviceAllocator::Impl::note_allocated(Block* block, Pool& pool) {
   block->pool = &pool;
   ++pool.live_blocks;
-  NOFRAG_CHECK(blocks.insert(block->address, block), "no host memory for the address map");
+  const std::uint32_t size_class =
+      caching.wanted ? KeptBlocks::class_or_none(block->size) : KeptBlocks::kNoClass;
+  NOFRAG_CHECK(blocks.insert(block->address, block, size_class),
+               "no host memory for the address map");
   requested_bytes += static_cast<std::int64_t>(block->requested.count());
   live_bytes += block->size;
   block->epoch = caching.rules.epoch.load(std::memory_order_relaxed);

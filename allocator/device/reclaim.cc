@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "device/device_impl.h"
+#include "heap/fetch_ahead.h"
 
 namespace nofrag {
 namespace {
@@ -76,7 +77,10 @@ void DeviceAllocator::Impl::finish_free(Block* block) {
 // Gives a chain of kept blocks to the heap. True if there was one.
 bool DeviceAllocator::Impl::release_kept(Block* chain) {
   const bool any = chain != nullptr;
-  while (chain != nullptr) {
+  for (std::size_t n = 0; chain != nullptr; ++n) {
+    if (n % kFetchedAhead == 0) {
+      fetch_ahead(chain, [this](VirtAddr address) { blocks.expect(address); });
+    }
     Block* block = chain;
     chain = std::exchange(block->next_kept, nullptr);
     caching.own.kept_bytes.add(-static_cast<std::int64_t>(block->size.count()));

@@ -47,6 +47,7 @@ struct alignas(128) Block : FreeNode {
   std::atomic<bool> kept{false};  // live for the heap, but freed: a thread or a depot has it
   // Live: a thread may keep it when it is freed: it is of the default pool, and its own stream's alone.
   bool keepable = false;
+  std::uint8_t drawn = 0;       // of the magazine from which it was last taken (kept_blocks.h)
   std::uint32_t open_uses = 0;  // of `uses`, how many are not known to be done (pending only)
   Block* next_kept = nullptr;
   Block* some_kept =

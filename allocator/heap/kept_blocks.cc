@@ -1,6 +1,7 @@
 #include "heap/kept_blocks.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace nofrag {
@@ -11,6 +12,9 @@ constexpr int kLook = 8;
 // How much larger than the request a block may be, as a part of the request.
 constexpr std::uint64_t kExcessShare = 8;
 constexpr std::uint32_t kClassesADoubling = 8;
+// Marks that are looked at in one word.
+constexpr std::uint32_t kTogether = sizeof(std::uint64_t);
+static_assert(Depot::kClasses % kTogether == 0);
 
 }  // namespace
 
@@ -74,6 +78,8 @@ Block* Depot::take(std::uint32_t size_class) {
     return nullptr;
   }
   push_all(size_class, std::exchange(batch->next_batch, nullptr));
+  drawn_[size_class].store(static_cast<std::uint8_t>(drawn(size_class) + 1),
+                           std::memory_order_relaxed);
   bytes_.fetch_sub(batch->batch_bytes, std::memory_order_relaxed);
   return batch;
 }
@@ -102,7 +108,8 @@ Block* KeptBlocks::take_from(Magazine& magazine, Bytes least, Bytes most) {
     Block* block = *link;
     if (block->size >= least && block->size <= most) {
       *link = block->next_kept;
-      __builtin_prefetch(block->some_kept, 1);
+      block->drawn = magazine.drawn;
+      prefetch_to_write(block->some_kept);
       --magazine.count;
       magazine.bytes -= block->size;
       return block;
@@ -123,7 +130,7 @@ Block* KeptBlocks::take_binned(std::uint32_t size_class, Bytes least, Bytes most
       return nullptr;
     }
     note_used(size_class);
-    bin.full = {batch, batch->batch_count, Bytes(batch->batch_bytes)};
+    bin.full = {batch, batch->batch_count, depot.drawn(size_class), Bytes(batch->batch_bytes)};
     binned_bytes_ += bin.full.bytes;
   }
   if (bin.loaded.count == 0) {
@@ -138,7 +145,7 @@ Block* KeptBlocks::take_above(std::uint32_t size_class) {
   constexpr Bytes kAny{UINT64_MAX};
   const std::uint32_t last = std::min(size_class + kClassesADoubling - 1, Depot::kClasses - 1);
   for (std::uint32_t above = size_class + 1; above <= last; ++above) {
-    if ((used_[above / 64] >> above % 64 & 1) == 0) {
+    if (used_[above] == 0) {
       continue;
     }
     Bin& bin = bins_[above];
@@ -149,7 +156,7 @@ Block* KeptBlocks::take_above(std::uint32_t size_class) {
     if (block != nullptr) {
       return block;
     }
-    used_[above / 64] &= ~(std::uint64_t{1} << above % 64);
+    used_[above] = 0;
   }
   for (std::uint32_t above = size_class + 1; above <= last; ++above) {
     if (Block* block = take_binned(above, Bytes(0), kAny)) {
@@ -212,6 +219,7 @@ bool KeptBlocks::make_room(std::uint32_t size_class, Bytes size, Bytes most) {
   }
   if (bin.loaded.count >= batch(size_class)) {
     bin.full = std::exchange(bin.loaded, {});
+    bin.loaded.drawn = depot.drawn(size_class);
   }
   return binned_bytes_ + size <= most;
 }
@@ -229,6 +237,7 @@ bool KeptBlocks::put_large(Block* block, Bytes most) {
 Block* KeptBlocks::older_half(Magazine& magazine) {
   const std::uint32_t stay = magazine.count / 2;
   Magazine younger;
+  younger.drawn = magazine.drawn;
   Block** link = &magazine.top;
   for (; younger.count < stay; ++younger.count) {
     younger.bytes += (*link)->size;
@@ -257,11 +266,15 @@ Block* KeptBlocks::take_down_to(Bytes left) {
 
 Block* KeptBlocks::take_all() {
   Block* all = nullptr;
-  for (std::uint32_t word = 0; word < used_.size(); ++word) {
-    for (; used_[word] != 0; used_[word] &= used_[word] - 1) {
-      Bin& bin = bins_[64 * word + static_cast<std::uint32_t>(std::countr_zero(used_[word]))];
-      all = chain_blocks(std::exchange(bin.loaded, {}).top, all);
-      all = chain_blocks(std::exchange(bin.full, {}).top, all);
+  for (std::uint32_t first = 0; first < used_.size(); first += kTogether) {
+    std::uint64_t some = 0;
+    std::memcpy(&some, &used_[first], kTogether);
+    for (std::uint32_t i = 0; some != 0 && i < kTogether; ++i) {
+      if (std::exchange(used_[first + i], 0) != 0) {
+        Bin& bin = bins_[first + i];
+        all = chain_blocks(std::exchange(bin.loaded, {}).top, all);
+        all = chain_blocks(std::exchange(bin.full, {}).top, all);
+      }
     }
   }
   binned_bytes_ = Bytes(0);

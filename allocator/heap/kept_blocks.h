@@ -7,7 +7,7 @@
 // Owns: no memory; the blocks are the heap's.
 // Layer: heap.
 // Units: Bytes. Blocks of at most kLargestBinned go to bins; larger ones to a short list, exact sizes only.
-// Invariants: bytes() is the sum of the kept blocks' sizes; a bin that holds a block has its bit in used_; every
+// Invariants: bytes() is the sum of the kept blocks' sizes; a bin that holds a block is marked in used_; every
 // block is of this stream's clock and not on any other list.
 // Threads: one at a time (thread_cache.h); the depot: any, without a lock.
 // Failure: put says false when there is no room. Cost: O(1).
@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/prefetch.h"
 #include "base/units.h"
 #include "heap/block.h"
 
@@ -48,6 +49,10 @@ class Depot {
   Block* take_down_to(Bytes left);
   Block* take_all() { return take_down_to(Bytes(0)); }
   [[nodiscard]] Bytes bytes() const { return Bytes(bytes_.load(std::memory_order_relaxed)); }
+  // How many batches of the class were taken so far, modulo 256; a few may be missing.
+  [[nodiscard]] std::uint8_t drawn(std::uint32_t size_class) const {
+    return drawn_[size_class].load(std::memory_order_relaxed);
+  }
 
   // How many threads know it; changed under the device's lock.
   void add_thread(int change) { threads_.fetch_add(change, std::memory_order_relaxed); }
@@ -59,6 +64,7 @@ class Depot {
   void push_all(std::uint32_t size_class, Block* first);
 
   std::array<std::atomic<Block*>, kClasses> heads_{};
+  std::array<std::atomic<std::uint8_t>, kClasses> drawn_{};
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<std::uint32_t> next_down_{0};
   std::atomic<int> threads_{0};
@@ -69,6 +75,8 @@ class KeptBlocks {
   static constexpr Bytes kLargestBinned = kMiB;
   static constexpr std::uint32_t kLargeEntries = 16;
   static constexpr std::uint32_t kAhead = 4;
+  // Of blocks larger than kLargestBinned.
+  static constexpr std::uint32_t kNoClass = Depot::kClasses;
 
   KeptBlocks(StreamId stream_id, StreamClock& stream_clock, Depot& stream_depot)
       : stream(stream_id), clock(&stream_clock), depot(stream_depot) {}
@@ -88,7 +96,8 @@ class KeptBlocks {
     if (block != nullptr && block->size >= size && (fit != Fit::kExact || block->size == size))
         [[likely]] {
       loaded.top = block->next_kept;
-      __builtin_prefetch(block->some_kept, 1);  // it may have to come from another processor
+      block->drawn = loaded.drawn;
+      prefetch_to_write(block->some_kept);  // it may have to come from another processor
       --loaded.count;
       loaded.bytes -= block->size;
       binned_bytes_ -= block->size;
@@ -96,15 +105,24 @@ class KeptBlocks {
     }
     return take_other(size_class, size, fit);
   }
-  // pre: block->clock == clock. At most `most` bytes are kept here, and as many in the depot.
-  bool put(Block* block, Bytes most) {
-    const std::uint32_t size_class = class_of(block->size);
+  // pre: block->clock == clock, and it is of this class. At most `most` bytes are kept here, and as many in the
+  // depot.
+  bool put(Block* block, std::uint32_t size_class, Bytes most) {
+    NOFRAG_ASSERT(size_class == class_or_none(block->size), "a block of another class");
     Magazine& loaded = bins_[size_class].loaded;
-    if ((loaded.count >= batch(size_class) || binned_bytes_ + block->size > most) &&
+    const bool full = loaded.count >= batch(size_class);
+    const bool over = binned_bytes_ + block->size > most;
+    // One branch: classes come in no order that a processor could learn.
+    if ((static_cast<unsigned>(full) | static_cast<unsigned>(over)) != 0 &&
         !make_room(size_class, block->size, most)) [[unlikely]] {
       return false;
     }
     note_used(size_class);
+    // Whoever took it has begun another magazine since, so that it has done with what it took next and this
+    // thread will probably get now. Any earlier the line would be fetched from under its hands.
+    if (static_cast<std::int8_t>(loaded.drawn - block->drawn) > 0) {
+      prefetch_to_write(block->some_kept);
+    }
     block->next_kept = loaded.top;
     block->some_kept = std::exchange(recent_[loaded.count % kAhead], block);
     loaded.top = block;
@@ -113,6 +131,7 @@ class KeptBlocks {
     binned_bytes_ += block->size;
     return true;
   }
+  bool put(Block* block, Bytes most) { return put(block, class_of(block->size), most); }
   // The same for one larger than kLargestBinned.
   bool put_large(Block* block, Bytes most);
   // Half of what has most, the blocks that were kept first, until at most `left` bytes are in bins; as one
@@ -129,6 +148,10 @@ class KeptBlocks {
     const auto octave = static_cast<std::uint32_t>(std::bit_width(above | 7)) - 3;
     const auto shift = static_cast<std::uint32_t>(std::bit_width(above | 15)) - 4;
     return 8 * octave + static_cast<std::uint32_t>((above >> shift) & 7);
+  }
+  // What the address map says of a block, so that where it goes is known before the block has come from memory.
+  static constexpr std::uint32_t class_or_none(Bytes size) {
+    return size > kLargestBinned ? kNoClass : class_of(size);
   }
   // The largest size of the class of `size`: what is allocated for a cache, so that it serves the whole class.
   static constexpr Bytes class_size(Bytes size) {
@@ -150,6 +173,7 @@ class KeptBlocks {
   struct Magazine {
     Block* top = nullptr;
     std::uint32_t count = 0;
+    std::uint8_t drawn = 0;  // from the depot, of this class, when this magazine was begun
     Bytes bytes;
   };
   struct Bin {
@@ -178,12 +202,11 @@ class KeptBlocks {
   bool hand_over(std::uint32_t size_class, Magazine& leaving, Bytes most);
   static Block* older_half(Magazine& magazine);
 
-  void note_used(std::uint32_t size_class) {
-    used_[size_class / 64] |= std::uint64_t{1} << size_class % 64;
-  }
+  // A byte, so that to say it takes one store.
+  void note_used(std::uint32_t size_class) { used_[size_class] = 1; }
 
   std::array<Bin, Depot::kClasses> bins_{};
-  std::array<std::uint64_t, 2> used_{};  // a bit for each bin that is not known to be empty
+  std::array<std::uint8_t, Depot::kClasses> used_{};  // 0: the bin is known to be empty
   std::array<Block*, kLargeEntries> large_{};
   std::uint32_t large_count_ = 0;
   std::array<Block*, kAhead> recent_{};  // kept last, of whatever class

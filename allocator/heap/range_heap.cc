@@ -69,6 +69,7 @@ Block* HeapContext::block_at(VirtAddr address) const {
 Region& RangeHeap::add_region(AddressRange range, bool home) {
   auto region = std::make_unique<Region>();
   region->range = range;
+  region->granularity = granule();
   region->heap = this;
   region->home = home;
   region->index = regions_.size();

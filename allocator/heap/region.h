@@ -24,6 +24,7 @@ struct Region {
     Mapping* mapping;
   };
   AddressRange range;
+  Bytes granularity;
   class RangeHeap* heap = nullptr;
   Granule* granules = nullptr;
   std::size_t granule_count = 0;
@@ -32,6 +33,10 @@ struct Region {
   std::size_t index = 0;  // in the heap's list of regions
   bool home = false;
   bool listed = false;  // the device layer's: among the views that may be empty
+
+  [[nodiscard]] Granule& granule_at(VirtAddr address) const {
+    return granules[(address - range.address) / granularity];
+  }
 };
 
 // Where a request could go once `missing` bytes of it are backed.

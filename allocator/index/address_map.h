@@ -22,6 +22,7 @@
 #include <new>
 
 #include "base/object_pool.h"
+#include "base/prefetch.h"
 #include "base/units.h"
 #include "index/address_table.h"
 
@@ -43,8 +44,8 @@ class AddressMap {
     }
   }
 
-  // pre: key is not in the map.
-  bool insert(VirtAddr key, T* value) {
+  // pre: key is not in the map. A tag is less than the alignment of T, and goes to the readers of find_shared.
+  bool insert(VirtAddr key, T* value, std::uint32_t tag = 0) {
     if ((table() == nullptr || 2 * (size_ + 1) > table()->capacity) && !grow()) {
       return false;
     }
@@ -53,7 +54,8 @@ class AddressMap {
     if (old() != nullptr) [[unlikely]] {
       move_some();
     }
-    table()->place(key.value(), value);
+    NOFRAG_ASSERT(tag <= Table::kTags, "a tag that is too large");
+    table()->place(key.value(), Table::tagged(value, tag));
     ++size_;
     return true;
   }
@@ -61,13 +63,20 @@ class AddressMap {
   // For whoever holds the owner's lock.
   [[nodiscard]] T* find(VirtAddr key) const {
     const Slot* slot = slot_of(key.value());
-    return slot == nullptr ? nullptr : slot->value.load(std::memory_order_relaxed);
+    return slot == nullptr ? nullptr : Table::object(slot->tagged.load(std::memory_order_relaxed));
+  }
+
+  // Asks for the place of a key that will be looked up soon.
+  void expect(VirtAddr key) const {
+    if (const Table* newer = table()) {
+      prefetch_to_write(&newer->slots()[newer->home(key.value())]);
+    }
   }
 
   // For everybody: true if *value is what find() said at some moment during the call; false if the map
   // changed too often meanwhile.
-  // `read` is called with every object found, before it is known whether to believe it: what it reads belongs to
-  // that moment too, if whoever takes an object out changes it only afterwards.
+  // `read` is called with every object found and its tag, before it is known whether to believe it: what it reads
+  // belongs to that moment too, if whoever takes an object out changes it only afterwards.
   template <typename Read>
   bool find_shared(VirtAddr key, T** value, Read&& read) const {
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -76,9 +85,13 @@ class AddressMap {
         continue;
       }
       const Slot* slot = slot_of(key.value());
-      T* const found = slot == nullptr ? nullptr : slot->value.load(std::memory_order_acquire);
-      if (found != nullptr) {
-        read(*found);
+      T* found = nullptr;
+      if (slot != nullptr) {
+        const std::uintptr_t tagged = slot->tagged.load(std::memory_order_acquire);
+        found = Table::object(tagged);
+        if (found != nullptr) {
+          read(*found, Table::tag(tagged));
+        }
       }
       if (version_.load(std::memory_order_relaxed) == before) {
         *value = found;
@@ -89,7 +102,7 @@ class AddressMap {
   }
 
   bool find_shared(VirtAddr key, T** value) const {
-    return find_shared(key, value, [](const T&) {});
+    return find_shared(key, value, [](const T&, std::uint32_t) {});
   }
 
   // pre: key is in the map.
@@ -113,7 +126,7 @@ class AddressMap {
     for (const Table* table : {table_.load(std::memory_order_relaxed), old()}) {
       for (std::size_t i = 0; table != nullptr && i < table->capacity; ++i) {
         if (table->slots()[i].key.load(std::memory_order_relaxed) != 0) {
-          visit(table->slots()[i].value.load(std::memory_order_relaxed));
+          visit(Table::object(table->slots()[i].tagged.load(std::memory_order_relaxed)));
         }
       }
     }
@@ -197,8 +210,8 @@ class AddressMap {
         return;
       }
       if (key != 0) {
-        table()->place(key, slot.value.load(std::memory_order_relaxed));
-        slot.set(0, nullptr);
+        table()->place(key, slot.tagged.load(std::memory_order_relaxed));
+        slot.set(0, 0);
       }
       next_ = (next_ + 1) & from->mask();
       --left_;

@@ -4,6 +4,8 @@
 // Owns: nothing; it lies at the start of the zeroed pages that hold it and its slots.
 // Layer: index (base only).
 // Units: keys are multiples of 512 B; 0 marks an empty slot. The capacity is a power of two.
+// A value carries a tag in the bits that alignment leaves free in its pointer: what must be known of the object
+// before its own line has come from memory.
 // Invariants: no tombstones; every key is reachable from its home slot without crossing an empty one.
 // Threads: one writer at a time; find by anybody, who learns from the map's version whether to believe it.
 // Every access is atomic, with acquire and release: a reader that sees anything of a change sees the version
@@ -23,13 +25,22 @@ template <typename T>
 struct alignas(64) AddressTable {
   struct Slot {
     std::atomic<std::uint64_t> key;
-    std::atomic<T*> value;
+    std::atomic<std::uintptr_t> tagged;
 
-    void set(std::uint64_t new_key, T* new_value) {
-      value.store(new_value, std::memory_order_release);
+    void set(std::uint64_t new_key, std::uintptr_t new_tagged) {
+      tagged.store(new_tagged, std::memory_order_release);
       key.store(new_key, std::memory_order_release);
     }
   };
+  static constexpr std::uintptr_t kTags = alignof(T) - 1;
+  static std::uintptr_t tagged(const T* object, std::uint32_t tag) {
+    return reinterpret_cast<std::uintptr_t>(object) | tag;
+  }
+  static T* object(std::uintptr_t tagged) { return reinterpret_cast<T*>(tagged & ~kTags); }
+  static std::uint32_t tag(std::uintptr_t tagged) {
+    return static_cast<std::uint32_t>(tagged & kTags);
+  }
+
   std::size_t capacity = 0;
   AddressTable* next_emptied = nullptr;
 
@@ -58,12 +69,12 @@ struct alignas(64) AddressTable {
   [[nodiscard]] std::uint64_t key_at(std::size_t i) const {
     return slots()[i].key.load(std::memory_order_relaxed);
   }
-  void place(std::uint64_t key, T* value) {
+  void place(std::uint64_t key, std::uintptr_t tagged) {
     std::size_t i = home(key);
     while (key_at(i) != 0) {
       i = (i + 1) & mask();
     }
-    slots()[i].set(key, value);
+    slots()[i].set(key, tagged);
   }
   void clear(Slot* slot) {
     auto hole = static_cast<std::size_t>(slot - slots());
@@ -72,11 +83,11 @@ struct alignas(64) AddressTable {
       const std::size_t distance_from_home = (i - home(key_at(i))) & mask();
       const std::size_t distance_from_hole = (i - hole) & mask();
       if (distance_from_home >= distance_from_hole) {
-        slots()[hole].set(key_at(i), slots()[i].value.load(std::memory_order_relaxed));
+        slots()[hole].set(key_at(i), slots()[i].tagged.load(std::memory_order_relaxed));
         hole = i;
       }
     }
-    slots()[hole].set(0, nullptr);
+    slots()[hole].set(0, 0);
   }
   static std::size_t bytes(std::size_t capacity) {
     return sizeof(AddressTable) + capacity * sizeof(Slot);

@@ -366,36 +366,73 @@ void SimulatedStreams::allow_all() {
   }
 }
 
+// For conflict().
+void SimulatedStreams::enter(std::size_t kernel) {
+  if (kernels_[kernel].owner != 0) {
+    for (const PhysicalPiece& piece : kernels_[kernel].pieces) {
+      pieces_.add(static_cast<std::uint32_t>(kernel), piece);
+    }
+  }
+}
+
 void SimulatedStreams::prune_kernels() {
   if (kernels_.size() >= prune_at_) {
     std::erase_if(kernels_, [this](const Kernel& kernel) { return is_done(kernel.position); });
     prune_at_ = std::max<std::size_t>(64, kernels_.size() * 2);
+    pieces_.clear();
+    for (std::size_t i = 0; i < kernels_.size(); ++i) {
+      enter(i);
+    }
   }
+}
+
+bool SimulatedStreams::conflicts(const Kernel& kernel,
+                                 std::uint32_t stream,
+                                 std::uint64_t owner,
+                                 const std::vector<PhysicalPiece>& pieces) {
+  if (kernel.owner == 0 || kernel.owner == owner) {
+    return false;
+  }
+  const bool shared =
+      std::any_of(kernel.pieces.begin(), kernel.pieces.end(), [&](const PhysicalPiece& theirs) {
+        return std::any_of(pieces.begin(), pieces.end(), [&](const PhysicalPiece& ours) {
+          return overlap(ours, theirs);
+        });
+      });
+  return shared && !ordered_before(kernel.position, stream);
 }
 
 const SimulatedStreams::Kernel* SimulatedStreams::conflict(
     int device, StreamId stream, std::uint64_t owner, const std::vector<PhysicalPiece>& pieces) {
   const std::uint32_t index = index_of(device, stream);
-  for (const Kernel& kernel : kernels_) {
-    if (kernel.owner == 0 || kernel.owner == owner) {
-      continue;
+  std::uint64_t places = 0;
+  for (const PhysicalPiece& piece : pieces) {
+    places += pieces_.places_under(piece);
+  }
+  // The one that was launched first.
+  std::size_t first = kernels_.size();
+  const auto look_at = [&](std::size_t kernel) {
+    if (kernel < first && conflicts(kernels_[kernel], index, owner, pieces)) {
+      first = kernel;
     }
-    for (const PhysicalPiece& theirs : kernel.pieces) {
-      const bool shared = std::any_of(pieces.begin(), pieces.end(), [&](const PhysicalPiece& ours) {
-        return overlap(ours, theirs);
-      });
-      if (shared && !ordered_before(kernel.position, index)) {
-        return &kernel;
-      }
+  };
+  if (places < kernels_.size()) {
+    for (const PhysicalPiece& piece : pieces) {
+      pieces_.for_each(piece, look_at);
+    }
+  } else {
+    for (std::size_t i = 0; i < first; ++i) {
+      look_at(i);
     }
   }
-  return nullptr;
+  return first == kernels_.size() ? nullptr : &kernels_[first];
 }
 
 void SimulatedStreams::launch(int device, StreamId stream, Kernel kernel) {
   prune_kernels();
   kernel.position = queue(index_of(device, stream));
   kernels_.push_back(std::move(kernel));
+  enter(kernels_.size() - 1);
 }
 
 const SimulatedStreams::Kernel* SimulatedStreams::running_in(VirtAddr address, Bytes size) {

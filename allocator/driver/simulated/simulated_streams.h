@@ -8,7 +8,7 @@
 // that the stream waits for before it are done. Streams are independent: the legacy default stream
 // gets no special order.
 // Threads: the clock is atomic, all else is under the driver's lock. Failure: strong.
-// Cost: O(1) amortised; kernels O(running).
+// Cost: O(1) amortised; a conflict O(running kernels near those bytes), running_in O(running).
 #pragma once
 
 #include <atomic>
@@ -18,6 +18,7 @@
 
 #include "base/result.h"
 #include "driver/driver.h"
+#include "driver/simulated/piece_index.h"
 #include "driver/simulated/simulated_memory.h"
 
 namespace nofrag {
@@ -139,6 +140,11 @@ class SimulatedStreams {
   bool ordered_before(const Position& earlier, std::uint32_t stream);
   Status refuse(std::uint32_t capture, int driver_code);
   static std::uint64_t key(int device, StreamId stream);
+  bool conflicts(const Kernel& kernel,
+                 std::uint32_t stream,
+                 std::uint64_t owner,
+                 const std::vector<PhysicalPiece>& pieces);
+  void enter(std::size_t kernel);
   void prune_kernels();
 
   std::unordered_map<std::uint64_t, std::uint32_t> stream_index_;  // key(): device and stream
@@ -148,6 +154,7 @@ class SimulatedStreams {
   std::vector<std::uint32_t> free_events_;
   std::vector<Capture> captures_{Capture{}};  // [0] is "none"
   std::vector<Kernel> kernels_;
+  PieceIndex pieces_;  // of kernels_ that have an owner, by their place there
   std::size_t prune_at_ = 64;
   std::uint64_t live_events_ = 0;
   std::vector<double> device_synced_us_;  // by device, grown on demand

@@ -115,6 +115,33 @@ TEST_F(KeptBlocksTest, NeverASmallerBlockNorOneLargerThanMayBe) {
   }
 }
 
+// Two threads, of which one only takes and the other only puts: a block says whether whoever took it has gone on
+// to another magazine, which is when the other fetches ahead.
+TEST_F(KeptBlocksTest, ABlockKnowsTheMagazineThatItWasTakenFrom) {
+  const Bytes size = 4 * kKiB;
+  const std::uint32_t size_class = KeptBlocks::class_of(size);
+  const std::uint32_t batch = KeptBlocks::batch(size_class);
+  depot_.add_thread(2);
+  KeptBlocks taker(kStream, clock_, depot_);
+  for (std::uint32_t i = 0; i < 4 * batch; ++i) {
+    ASSERT_TRUE(kept_.put(make(size), kPlenty));
+  }
+  for (std::uint32_t magazine = 1; magazine <= 2; ++magazine) {
+    for (std::uint32_t i = 0; i < batch; ++i) {
+      const Block* block = taker.take(size, Fit::kExact, 0);
+      ASSERT_NE(block, nullptr);
+      EXPECT_EQ(block->drawn, magazine);
+      EXPECT_EQ(depot_.drawn(size_class), magazine);
+    }
+  }
+  // A thread's own blocks are of the magazine that it has at hand.
+  Block* own = make(size);
+  ASSERT_TRUE(taker.put(own, kPlenty));
+  EXPECT_EQ(taker.take(size, Fit::kExact, 0), own);
+  EXPECT_EQ(own->drawn, 2);
+  EXPECT_EQ(depot_.drawn(KeptBlocks::class_of(8 * kKiB)), 0);
+}
+
 TEST_F(KeptBlocksTest, LargeBlocksServeTheirVerySizeAndEpoch) {
   Block* block = make(3 * kMiB, 7);
   ASSERT_TRUE(kept_.put_large(block, kPlenty));

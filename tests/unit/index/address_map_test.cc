@@ -25,6 +25,18 @@ TEST(AddressMap, NeverTakesAnInteriorAddressForAKey) {
   EXPECT_EQ(map.find(VirtAddr(std::uint64_t{1536})), nullptr);
 }
 
+constexpr std::uint64_t kTags = alignof(std::uint64_t);
+
+// The tag that came in with the key, or kTags: not there.
+std::uint64_t tag_of(const AddressMap<std::uint64_t>& map, std::uint64_t key) {
+  std::uint64_t* found = nullptr;
+  std::uint64_t tag = kTags;
+  EXPECT_TRUE(map.find_shared(
+      VirtAddr(key), &found, [&tag](const std::uint64_t&, std::uint32_t its) { tag = its; }));
+  EXPECT_EQ(found, map.find(VirtAddr(key)));
+  return tag;
+}
+
 void compare_with_model(std::uint64_t distinct, std::uint64_t stride, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   AddressMap<std::uint64_t> map;
@@ -35,8 +47,10 @@ void compare_with_model(std::uint64_t distinct, std::uint64_t stride, std::uint6
     const std::uint64_t key = 0x700000000000 + (pick + 1) * stride;
     const auto known = model.find(key);
     ASSERT_EQ(map.find(VirtAddr(key)), known == model.end() ? nullptr : known->second);
+    ASSERT_EQ(tag_of(map, key), known == model.end() ? kTags : pick % kTags);
     if (known == model.end()) {
-      ASSERT_TRUE(map.insert(VirtAddr(key), &values[pick]));
+      ASSERT_TRUE(
+          map.insert(VirtAddr(key), &values[pick], static_cast<std::uint32_t>(pick % kTags)));
       model.emplace(key, &values[pick]);
     } else {
       map.erase(VirtAddr(key));
@@ -84,10 +98,12 @@ void grow_and_look(std::uint64_t stride) {
     ASSERT_EQ(seen, in);
     for (std::size_t i = 0; i < values.size(); ++i) {
       ASSERT_EQ(map.find(VirtAddr(base + i * stride)), in[i] ? &values[i] : nullptr);
+      ASSERT_EQ(tag_of(map, base + i * stride), in[i] ? i % kTags : kTags);
     }
   };
   for (std::size_t i = 0; i < values.size(); ++i) {
-    ASSERT_TRUE(map.insert(VirtAddr(base + i * stride), &values[i]));
+    ASSERT_TRUE(
+        map.insert(VirtAddr(base + i * stride), &values[i], static_cast<std::uint32_t>(i % kTags)));
     in[i] = true;
     ++live;
     const bool moving = (i > 2040 && i < 2600) || (i > 4090 && i < 4300);
