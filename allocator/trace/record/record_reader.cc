@@ -8,6 +8,7 @@
 #include <nofrag/trace_format.h>
 
 #include "trace/record/record_codec.h"
+#include "trace/stacks/stack_rows.h"
 
 namespace nofrag {
 namespace {
@@ -35,7 +36,7 @@ bool next_number(VarintReader& reader, std::uint64_t most, std::uint64_t* value)
 }  // namespace
 
 bool RecordReader::knows(std::uint16_t kind) {
-  return kind >= NOFRAG_TRACE_BLOCK_RECORD && kind <= NOFRAG_TRACE_BLOCK_STOP;
+  return kind >= NOFRAG_TRACE_BLOCK_RECORD && kind <= NOFRAG_TRACE_BLOCK_STACKS;
 }
 
 bool RecordReader::take(std::uint16_t kind,
@@ -71,6 +72,12 @@ bool RecordReader::take(std::uint16_t kind,
     recording_->whole = true;
     *last = true;
     return true;
+  }
+  if (kind == NOFRAG_TRACE_BLOCK_MODULES) {
+    return decode_modules(payload, items, &recording_->modules, why);
+  }
+  if (kind == NOFRAG_TRACE_BLOCK_STACKS) {
+    return decode_stacks(payload, items, recording_->modules, &recording_->stacks, why);
   }
   *why = "broken texts";
   return take_texts(kind, items, payload);
@@ -353,6 +360,10 @@ void RecordReader::add_warnings(const std::string& torn, Trace* trace) const {
         "the recording ends where its file had the size that it may have (max=)");
   }
   warn(recording_->lost, " events could not be recorded");
+  if (const auto lost = recording_->info.find("stacks_lost"); lost != recording_->info.end()) {
+    trace->warnings.push_back("more different call stacks than the recorder keeps: at least " +
+                              lost->second + " allocations are without theirs");
+  }
   warn(orphans_, " frees of blocks that the recording does not know are left out");
   warn(assumed_,
        " frees that the recording does not have are assumed where the address is used again");

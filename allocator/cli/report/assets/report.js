@@ -40,6 +40,7 @@
     for (const row of rows) {
       const line = body.insertRow();
       line.className = row.kind || "";
+      if (row.frames && row.frames.length > 0) { line.title = row.frames.join("\n"); }
       row.cells.forEach((value, i) => {
         const cell = line.insertCell();
         if (heads[i][1]) { cell.className = "text"; }
@@ -116,6 +117,7 @@
     const groups = more.groups.map((group) => ({
       cells: [group.name, exact(group.bytes_at_peak), grouped(group.blocks_at_peak), bytes(group.largest),
         grouped(group.allocations)],
+      frames: group.frames,
     }));
     fill($("groups"), [[by, true], ["bytes at peak"], ["blocks at peak"], ["largest"], ["allocations"]], groups);
     const heads = [["block"], ["size"], ["lives"], ["from"], ["to"], ["stream"], ["call site", true]];
@@ -123,6 +125,7 @@
       fill($(id), heads, list.map((block) => ({
         cells: [block.id, exact(block.bytes), duration(block.to_us - block.from_us), duration(block.from_us),
           block.freed ? duration(block.to_us) : "the end", block.stream, block.site || "-"],
+        frames: block.frames,
       })));
     }
   }
