@@ -5,7 +5,7 @@
 // Invariants: reads the unwind tables that the loader knows of, and nothing else; takes no lock of ours, allocates
 // nothing. libtorch and its like keep no frame pointers, so tables it must be.
 // Threads: any. Failure: code without a table (made at run time, say) ends the stack there.
-// Cost: about 0.1 us a frame.
+// Cost: about 0.3 us a frame.
 #pragma once
 
 #include <cstddef>

@@ -8,8 +8,8 @@
 // named by modules that were loaded when it was taken. Memory is bounded: what finds no room is counted.
 // Threads: site_of by any, inside the allocator's locks too; it waits for no lock that is held while memory is
 // allocated, and for none of Python's. take_rows and look_for_python by the writer.
-// Failure: site 0. Cost: site_of a few instructions for an allocation whose turn it is not; else about 1 us and
-// 0.1 us a frame, and once a stack a look at each of its modules.
+// Failure: site 0. Cost: site_of a few instructions for an allocation whose turn it is not; else about 0.3 us a native
+// frame and 0.1 us a frame of Python's, and once a stack a look at each of its modules.
 #pragma once
 
 #include <array>
