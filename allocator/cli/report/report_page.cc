@@ -54,6 +54,7 @@ ordered_json bins_json(const std::vector<TraceDigest::Bin>& bins) {
 
 ordered_json digest_json(const TraceDigest& digest) {
   ordered_json out = {{"by", digest.by_site ? "call site" : "size"},
+                      {"ranges_at_peak", digest.ranges_at_peak},
                       {"groups", ordered_json::array()},
                       {"biggest", ordered_json::array()},
                       {"longest", ordered_json::array()},

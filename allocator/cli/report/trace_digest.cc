@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "config/human_bytes.h"
+#include "trace/record/ranges.h"
 
 namespace nofrag {
 namespace {
@@ -26,6 +27,7 @@ class Digester {
     find_groups();
     find_blocks();
     find_bins();
+    find_ranges();
     return std::move(digest_);
   }
 
@@ -168,6 +170,18 @@ class Digester {
     }
     for (std::vector<TraceDigest::Bin>* bins : {&digest_.sizes, &digest_.lifetimes}) {
       std::erase_if(*bins, [](const TraceDigest::Bin& bin) { return bin.blocks == 0; });
+    }
+  }
+
+  void find_ranges() {
+    if (trace_.recording == nullptr || digest_.peak_events == 0) {
+      return;
+    }
+    const std::uint64_t peak = trace_.events[digest_.peak_events - 1].time_us;
+    for (const RecordedRange& range : ranges_of(*trace_.recording, trace_.events.back().time_us)) {
+      if (range.begin_us <= peak && range.end_us >= peak && digest_.ranges_at_peak.size() < rows_) {
+        digest_.ranges_at_peak.push_back(range.name);
+      }
     }
   }
 

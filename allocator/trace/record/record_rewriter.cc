@@ -129,6 +129,14 @@ class Rewriter {
     for (const auto& [site, stack] : from_.stacks) {
       append_stack(site, stack, &stacks);
     }
+    std::string ranges;
+    for (const Recording::RangeMoment& moment : from_.range_moments) {
+      append_varint(moment.time_us * kTicksAMicrosecond, &ranges);
+      append_varint(moment.thread, &ranges);
+      append_varint(moment.kind, &ranges);
+      append_varint(moment.key, &ranges);
+      append_text(moment.name, &ranges);
+    }
     std::string marks;
     for (std::size_t i = 0; i < from_.marks.size(); ++i) {
       append_varint(mark_ticks_[i], &marks);
@@ -140,6 +148,7 @@ class Rewriter {
            put(NOFRAG_TRACE_BLOCK_SITES, sites, named.size()) &&
            put(NOFRAG_TRACE_BLOCK_MODULES, modules, from_.modules.size()) &&
            put(NOFRAG_TRACE_BLOCK_STACKS, stacks, from_.stacks.size()) &&
+           put(NOFRAG_TRACE_BLOCK_RANGES, ranges, from_.range_moments.size()) &&
            put(NOFRAG_TRACE_BLOCK_MARKS, marks, from_.marks.size());
   }
 

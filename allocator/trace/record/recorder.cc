@@ -240,6 +240,20 @@ void Recorder::mark(std::string_view text) {
   }
 }
 
+void Recorder::range(nofrag_trace_range_kind kind, std::uint64_t key, std::string_view name) {
+  Ring* const ring = active() ? my_ring() : nullptr;
+  if (ring == nullptr) {
+    return;
+  }
+  const std::uint64_t tick = clock_.now();
+  const std::lock_guard lock(rings_mutex_);
+  if (ranges_.size() < kMostMarks) {
+    ranges_.push_back({tick, ring->thread, kind, key, std::string(name.substr(0, kLongestMark))});
+  } else {
+    ++ranges_lost_;
+  }
+}
+
 void Recorder::add_info(std::string name, std::string value) {
   const std::lock_guard lock(rings_mutex_);
   new_info_[std::move(name)] = std::move(value);
@@ -349,13 +363,38 @@ bool Recorder::write_stacks() {
           output_.add_lasting_block(NOFRAG_TRACE_BLOCK_STACKS, rows.stacks, rows.stack_count));
 }
 
+bool Recorder::write_ranges() {
+  std::vector<RangeMoment> ranges;
+  std::uint64_t lost = 0;
+  {
+    const std::lock_guard lock(rings_mutex_);
+    ranges.swap(ranges_);
+    lost = ranges_lost_;
+  }
+  if (lost >= 2 * ranges_lost_said_ + 1) {
+    ranges_lost_said_ = lost;
+    if (!output_.set_info({{"ranges_lost", std::to_string(lost)}})) {
+      return false;
+    }
+  }
+  std::string payload;
+  for (const RangeMoment& moment : ranges) {
+    append_varint(moment.tick, &payload);
+    append_varint(moment.thread, &payload);
+    append_varint(moment.kind, &payload);
+    append_varint(moment.key, &payload);
+    append_text(moment.name, &payload);
+  }
+  return ranges.empty() || output_.add_block(NOFRAG_TRACE_BLOCK_RANGES, payload, ranges.size());
+}
+
 // What has come since the last block.
 bool Recorder::write_block() {
   last_block_ns_ = monotonic_ns();
   const ClockPair clock{clock_.now(), last_block_ns_};
   const auto earlier = [](const RecordEvent& a, const RecordEvent& b) { return a.tick < b.tick; };
   std::stable_sort(pending_.begin(), pending_.end(), earlier);
-  bool written = write_texts() && write_stacks();
+  bool written = write_texts() && write_stacks() && write_ranges();
   const std::span<const RecordEvent> all(pending_);
   for (std::size_t first = 0; written && first < all.size(); first += kEventsABlock) {
     written = output_.add_events(

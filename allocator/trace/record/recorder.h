@@ -66,6 +66,8 @@ class Recorder final : public EventSink {
 
   // An annotation at this moment; cut to 1000 bytes.
   void mark(std::string_view text);
+  // A moment of a range of the program's own; the name cut likewise.
+  void range(nofrag_trace_range_kind kind, std::uint64_t key, std::string_view name);
   // Something that the file should say about the process.
   void add_info(std::string name, std::string value);
   // What was recorded until now is in the file; a flight recorder writes its file. False if the recording has
@@ -89,6 +91,14 @@ class Recorder final : public EventSink {
     std::string text;
   };
 
+  struct RangeMoment {
+    std::uint64_t tick = 0;
+    std::uint16_t thread = 0;
+    nofrag_trace_range_kind kind = NOFRAG_TRACE_RANGE_PUSH;
+    std::uint64_t key = 0;
+    std::string name;
+  };
+
   explicit Recorder(RecorderSettings settings);
 
   Ring* my_ring();
@@ -107,6 +117,7 @@ class Recorder final : public EventSink {
   bool write_block();
   bool write_texts();
   bool write_stacks();
+  bool write_ranges();
   bool failure_due();
   bool flight_due(bool asked);
   void end(const std::string& message);
@@ -127,6 +138,8 @@ class Recorder final : public EventSink {
   std::vector<std::shared_ptr<Ring>> new_rings_;  // Sync: rings_mutex_; not in the file yet
   std::uint32_t ring_count_ = 0;                  // Sync: rings_mutex_
   std::vector<Mark> marks_;                       // Sync: rings_mutex_
+  std::vector<RangeMoment> ranges_;               // Sync: rings_mutex_
+  std::uint64_t ranges_lost_ = 0;                 // Sync: rings_mutex_
   std::map<std::string, std::string> new_info_;   // Sync: rings_mutex_
 
   std::mutex late_mutex_;
@@ -144,8 +157,9 @@ class Recorder final : public EventSink {
 
   // The writer thread's own.
   std::vector<RecordEvent> pending_;
-  std::uint64_t lost_ = 0;         // by rings that are gone
-  std::uint64_t lost_now_ = 0;     // by all
+  std::uint64_t lost_ = 0;      // by rings that are gone
+  std::uint64_t lost_now_ = 0;  // by all
+  std::uint64_t ranges_lost_said_ = 0;
   std::uint64_t stacks_lost_ = 0;  // as far as the file says
   std::uint64_t last_block_ns_ = 0;
   std::uint64_t block_age_ = 0;  // that makes the next block due

@@ -44,6 +44,14 @@ struct Recording {
     std::uint16_t thread = 0;
     std::string text;
   };
+  // A beginning or an end of a range of the program's own (trace_format.h: RANGES). ranges.h pairs them.
+  struct RangeMoment {
+    std::uint64_t time_us = 0;
+    std::uint16_t thread = 0;
+    std::uint8_t kind = 0;
+    std::uint64_t key = 0;
+    std::string name;
+  };
   struct Thread {
     std::uint64_t kernel_id = 0;
     std::string name;
@@ -74,6 +82,7 @@ struct Recording {
   std::vector<std::uint16_t> event_threads;
   std::vector<Note> notes;
   std::vector<Mark> marks;
+  std::vector<RangeMoment> range_moments;
   std::map<std::uint16_t, Thread> threads;
   std::map<std::uint32_t, std::vector<std::string>> sites;  // frames as texts, innermost first
   std::map<std::uint32_t, Module> modules;

@@ -104,6 +104,9 @@
       say(`Why, for ${one.allocator}: ${one.explain.cause.replaceAll("_", " ")} (${share} % sure). ` +
         [...one.explain.evidence, ...one.explain.advice].join(" "));
     }
+    if (more.ranges_at_peak.length > 0) {
+      say(`At the peak the program was in: ${more.ranges_at_peak.join(", ")}.`);
+    }
     for (const mark of more.marks.slice(0, 10)) {
       const left = mark.free_bytes === null ? "" : `, ${bytes(mark.free_bytes)} free on the device`;
       say(`Recorded: out of memory before event ${grouped(mark.event)} (${duration(mark.time_us)}), ` +
