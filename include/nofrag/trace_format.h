@@ -65,10 +65,12 @@ enum nofrag_trace_block_kind {
       5, /* `items` threads: varint thread, varint kernel id, text: its name */
   NOFRAG_TRACE_BLOCK_SITES = 6, /* `items` call sites: varint site, varint frames, a text a frame */
   NOFRAG_TRACE_BLOCK_STOP = 7, /* struct nofrag_trace_stop, stored; the last block of a recording */
-  NOFRAG_TRACE_BLOCK_MODULES = 8, /* `items` programs and libraries: varint number (from 1 on), text: path,
+  NOFRAG_TRACE_BLOCK_MODULES =
+      8, /* `items` programs and libraries: varint number (from 1 on), text: path,
                                      text: the bytes of its build id, empty if it has none */
-  NOFRAG_TRACE_BLOCK_STACKS = 9,  /* `items` call stacks, as below */
-  NOFRAG_TRACE_BLOCK_RANGES = 10, /* `items` moments of the program's own ranges (NVTX): varint tick, varint
+  NOFRAG_TRACE_BLOCK_STACKS = 9, /* `items` call stacks, as below */
+  NOFRAG_TRACE_BLOCK_RANGES =
+      10, /* `items` moments of the program's own ranges (NVTX): varint tick, varint
                                      thread, varint kind (enum nofrag_trace_range_kind), varint key, text: name */
   /* Taken for later versions. */
   NOFRAG_TRACE_BLOCK_FIRST_RESERVED = 11,
@@ -107,15 +109,18 @@ enum nofrag_trace_column {
  * offset is the address less where the module was loaded: what the module's own symbol table has for it, and
  * an address within the instruction that calls. Module 0: in none; the offset is the plain address then.
  * Where a SITES block names a site too, its texts are the names of the stack. */
-#define NOFRAG_TRACE_STACK_NATIVE_CUT 0x1u /* there were more native frames than the recorder keeps */
+#define NOFRAG_TRACE_STACK_NATIVE_CUT \
+  0x1u /* there were more native frames than the recorder keeps */
 #define NOFRAG_TRACE_STACK_PYTHON_CUT 0x2u
 
 /* A reader skips kinds that it does not know, and ends that have no beginning. */
 enum nofrag_trace_range_kind {
-  NOFRAG_TRACE_RANGE_PUSH = 1,  /* a range of the thread begins, inside of those that it is in; key: its domain */
-  NOFRAG_TRACE_RANGE_POP = 2,   /* the thread's innermost range of the domain `key` ends */
-  NOFRAG_TRACE_RANGE_START = 3, /* a range of the process begins, which any thread may end; key: its number */
-  NOFRAG_TRACE_RANGE_END = 4    /* the range of that number ends */
+  NOFRAG_TRACE_RANGE_PUSH =
+      1, /* a range of the thread begins, inside of those that it is in; key: its domain */
+  NOFRAG_TRACE_RANGE_POP = 2, /* the thread's innermost range of the domain `key` ends */
+  NOFRAG_TRACE_RANGE_START =
+      3, /* a range of the process begins, which any thread may end; key: its number */
+  NOFRAG_TRACE_RANGE_END = 4 /* the range of that number ends */
 };
 
 /* What an event of a RECORD block tells. A reader skips events of kinds that it does not know. */

@@ -12,9 +12,7 @@
 
 #include <sys/syscall.h>
 
-#include "base/thread_id.h"
 #include "trace/record/event_row.h"
-#include "trace/record/record_codec.h"
 
 namespace nofrag {
 namespace {
@@ -32,8 +30,6 @@ constexpr std::uint64_t kFlightPause = 1'000'000'000;  // ns between files after
 constexpr milliseconds kRoomLook{1};
 constexpr int kRoomLooks = 20000;
 constexpr milliseconds kPatience{30'000};  // with a writer that should flush or stop
-constexpr std::size_t kLongestMark = 1000;
-constexpr std::size_t kMostMarks = 65536;  // not yet written
 constexpr std::uint32_t kLastThread = UINT16_MAX;
 
 // The ring a thread used last. (Found in a function of its own, as thread_cache.cc explains.)
@@ -228,37 +224,6 @@ std::shared_ptr<Ring> Recorder::add_ring(std::uint64_t kernel_id) {
   return ring;
 }
 
-void Recorder::mark(std::string_view text) {
-  Ring* const ring = active() ? my_ring() : nullptr;
-  if (ring == nullptr) {
-    return;
-  }
-  const std::uint64_t tick = clock_.now();
-  const std::lock_guard lock(rings_mutex_);
-  if (marks_.size() < kMostMarks) {
-    marks_.push_back({tick, ring->thread, std::string(text.substr(0, kLongestMark))});
-  }
-}
-
-void Recorder::range(nofrag_trace_range_kind kind, std::uint64_t key, std::string_view name) {
-  Ring* const ring = active() ? my_ring() : nullptr;
-  if (ring == nullptr) {
-    return;
-  }
-  const std::uint64_t tick = clock_.now();
-  const std::lock_guard lock(rings_mutex_);
-  if (ranges_.size() < kMostMarks) {
-    ranges_.push_back({tick, ring->thread, kind, key, std::string(name.substr(0, kLongestMark))});
-  } else {
-    ++ranges_lost_;
-  }
-}
-
-void Recorder::add_info(std::string name, std::string value) {
-  const std::lock_guard lock(rings_mutex_);
-  new_info_[std::move(name)] = std::move(value);
-}
-
 bool Recorder::flush() {
   std::unique_lock lock(mutex_);
   const std::uint64_t mine = ++flushes_asked_;
@@ -308,84 +273,6 @@ void Recorder::drain() {
       return true;
     });
   }
-}
-
-// Threads that are new, and marks.
-bool Recorder::write_texts() {
-  std::vector<std::shared_ptr<Ring>> threads;
-  std::vector<Mark> marks;
-  std::map<std::string, std::string> info;
-  {
-    const std::lock_guard lock(rings_mutex_);
-    threads.swap(new_rings_);
-    marks.swap(marks_);
-    info.swap(new_info_);
-  }
-  if (!info.empty() && !output_.set_info(info)) {
-    return false;
-  }
-  std::string payload;
-  for (const auto& ring : threads) {
-    append_varint(ring->thread, &payload);
-    append_varint(ring->kernel_thread, &payload);
-    append_text(kernel_thread_name(ring->kernel_thread), &payload);
-  }
-  if (!threads.empty() &&
-      !output_.add_lasting_block(NOFRAG_TRACE_BLOCK_THREADS, payload, threads.size())) {
-    return false;
-  }
-  payload.clear();
-  for (const Mark& mark : marks) {
-    append_varint(mark.tick, &payload);
-    append_varint(mark.thread, &payload);
-    append_text(mark.text, &payload);
-  }
-  return marks.empty() || output_.add_block(NOFRAG_TRACE_BLOCK_MARKS, payload, marks.size());
-}
-
-// Call stacks that are new. (Those of events in pending_ are there already.)
-bool Recorder::write_stacks() {
-  if (sampler_ == nullptr) {
-    return true;
-  }
-  sampler_->look_for_python();
-  const StackSampler::Rows rows = sampler_->take_rows();
-  // Said again only when it has doubled: a flight recorder keeps every word of it.
-  if (rows.lost >= 2 * stacks_lost_ + 1) {
-    stacks_lost_ = rows.lost;
-    if (!output_.set_info({{"stacks_lost", std::to_string(rows.lost)}})) {
-      return false;
-    }
-  }
-  return (rows.module_count == 0 ||
-          output_.add_lasting_block(NOFRAG_TRACE_BLOCK_MODULES, rows.modules, rows.module_count)) &&
-         (rows.stack_count == 0 ||
-          output_.add_lasting_block(NOFRAG_TRACE_BLOCK_STACKS, rows.stacks, rows.stack_count));
-}
-
-bool Recorder::write_ranges() {
-  std::vector<RangeMoment> ranges;
-  std::uint64_t lost = 0;
-  {
-    const std::lock_guard lock(rings_mutex_);
-    ranges.swap(ranges_);
-    lost = ranges_lost_;
-  }
-  if (lost >= 2 * ranges_lost_said_ + 1) {
-    ranges_lost_said_ = lost;
-    if (!output_.set_info({{"ranges_lost", std::to_string(lost)}})) {
-      return false;
-    }
-  }
-  std::string payload;
-  for (const RangeMoment& moment : ranges) {
-    append_varint(moment.tick, &payload);
-    append_varint(moment.thread, &payload);
-    append_varint(moment.kind, &payload);
-    append_varint(moment.key, &payload);
-    append_text(moment.name, &payload);
-  }
-  return ranges.empty() || output_.add_block(NOFRAG_TRACE_BLOCK_RANGES, payload, ranges.size());
 }
 
 // What has come since the last block.
@@ -459,7 +346,8 @@ void Recorder::run() {
     if (due) {
       block_age_ = std::clamp(2 * block_age_, kSecondBlockAge, kBlockAge);
     }
-    if (failed || stopping || flushing != 0 || signalled || flight || due) {
+    const bool ranges = ranges_wait_.exchange(false, std::memory_order_relaxed);
+    if (failed || stopping || flushing != 0 || signalled || flight || due || ranges) {
       good = write_block();
     }
     if (good && flight) {

@@ -130,6 +130,7 @@ class Recorder final : public EventSink {
   std::atomic<bool> active_{true};
   std::atomic<bool> flush_wanted_{false};
   std::atomic<bool> out_of_memory_{false};
+  std::atomic<bool> ranges_wait_{false};  // so many that the writer should come
   std::atomic<std::uint64_t> events_{0};
   std::atomic<std::uint64_t> bytes_{0};
 

@@ -1,6 +1,7 @@
 // A program's own ranges: recorded, read, paired and written again.
 #include "trace/record/ranges.h"
 
+#include <chrono>
 #include <thread>
 
 #include "recording_file.h"
@@ -107,6 +108,35 @@ TEST(Ranges, BrokenRowsAreRefusedWithTheirPlace) {
     EXPECT_TRUE(error->offset.has_value());
     EXPECT_NE(error->found.find("broken ranges"), std::string::npos) << error->found;
   }
+}
+
+// A program may mark for long before it allocates again.
+TEST(Ranges, AreWrittenWithoutAnyAllocation) {
+  const std::string path = temporary_path("ranges");
+  RecorderSettings settings;
+  settings.path = path;
+  std::string problem;
+  const std::unique_ptr<Recorder> recorder = Recorder::start(std::move(settings), &problem);
+  ASSERT_NE(recorder, nullptr) << problem;
+  AllocatorEvent event;
+  event.kind = EventKind::kAlloc;
+  event.address = VirtAddr(0x1000);
+  event.size = Bytes(512);
+  recorder->on_event(event);
+  constexpr std::size_t kRanges = 100'000;
+  for (std::size_t i = 0; i < kRanges; ++i) {
+    recorder->range(NOFRAG_TRACE_RANGE_PUSH, 0, "range");
+    recorder->range(NOFRAG_TRACE_RANGE_POP, 0, {});
+    if (i % 5'000 == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    }
+  }
+  recorder->stop(NOFRAG_TRACE_STOP_ASKED);
+  Trace trace;
+  ASSERT_FALSE(load_trace(path, TraceFormat::kAuto, &trace).has_value());
+  std::remove(path.c_str());
+  EXPECT_EQ(ranges_of(*trace.recording, UINT64_MAX).size(), kRanges);
+  EXPECT_TRUE(trace.warnings.empty()) << trace.warnings.front();
 }
 
 TEST(Ranges, OfManyThreadsAreRecorded) {
