@@ -2,6 +2,7 @@
 
 #if NOFRAG_HAVE_NVTX
 #include <atomic>
+#include <bit>
 #include <map>
 #include <mutex>
 #include <set>
@@ -56,7 +57,7 @@ Recorder* listening() {
 std::string narrow(const wchar_t* wide) {
   std::string text;
   for (; wide != nullptr && *wide != 0; ++wide) {
-    const auto point = static_cast<std::uint32_t>(*wide);
+    const auto point = std::bit_cast<std::uint32_t>(*wide);
     const auto put = [&text](std::uint32_t byte) { text += static_cast<char>(byte); };
     if (point < 0x80) {
       put(point);

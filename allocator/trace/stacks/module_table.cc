@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/units.h"
 #include "trace/record/record_codec.h"
 
 namespace nofrag {
@@ -18,7 +19,8 @@ using Module = ModuleTable::Module;
 
 constexpr std::size_t kNoteAlign = 4;
 constexpr std::uint32_t kBuildIdNote = 3;
-constexpr std::string_view kGnu("GNU", 4);  // with its 0
+constexpr char kGnuText[] = "GNU";
+constexpr std::string_view kGnu(kGnuText, sizeof kGnuText);  // with its 0
 
 template <typename T>
 std::size_t padded(T size) {
@@ -59,7 +61,8 @@ Module module_of(const dl_phdr_info& info) {
     const ElfW(Phdr)& part = info.dlpi_phdr[i];
     const std::uint64_t begin = module.base + part.p_vaddr;
     if (part.p_type == PT_NOTE && begin >= module.begin && begin + part.p_memsz <= module.end) {
-      module.build_id = build_id_in({reinterpret_cast<const char*>(begin), part.p_memsz});
+      module.build_id =
+          build_id_in({static_cast<const char*>(VirtAddr(begin).pointer()), part.p_memsz});
     }
   }
   module.path = info.dlpi_name == nullptr ? "" : info.dlpi_name;
