@@ -6,7 +6,7 @@
 // Layer: runtime. Invariants: does not start nofrag; a process that is not being recorded hears nothing. Ranges of
 // nofrag's own (option `nvtx`) are left out.
 // Threads: any. Failure: 0, and NVTX does nothing from then on. Fork, exit: nothing is recorded then.
-// Cost: a range about 0.2 us while recording, else two loads.
+// Cost: a beginning or an end takes 0.1 us while recording, 15 ns without.
 #pragma once
 
 #include <cstdint>
