@@ -117,6 +117,9 @@ class ElfFile {
     }
     const std::string table =
         bytes(header.e_shoff, std::uint64_t{header.e_shnum} * sizeof(Elf64_Shdr));
+    if (table.empty()) {
+      return false;
+    }
     sections_.resize(table.size() / sizeof(Elf64_Shdr));
     std::memcpy(sections_.data(), table.data(), sections_.size() * sizeof(Elf64_Shdr));
     return true;
