@@ -85,31 +85,35 @@ class ElfFile {
   }
 
  private:
-  // Empty unless all of it is in the file.
-  [[nodiscard]] std::string bytes(std::uint64_t from, std::uint64_t count) const {
-    if (from > size_ || count > size_ - from || count > kLargestTable) {
-      return {};
+  // False unless all of it is in the file.
+  bool read(std::uint64_t from, std::uint64_t count, void* to) const {
+    if (from > size_ || count > size_ - from) {
+      return false;
     }
-    std::string text(count, '\0');
+    auto* const start = static_cast<char*>(to);
     std::uint64_t done = 0;
     while (done < count) {
       const ssize_t got =
-          ::pread(file_, text.data() + done, count - done, static_cast<off_t>(from + done));
+          ::pread(file_, start + done, count - done, static_cast<off_t>(from + done));
       if (got <= 0) {
-        return {};
+        return false;
       }
       done += static_cast<std::uint64_t>(got);
     }
-    return text;
+    return true;
+  }
+
+  // Empty where read() says false.
+  [[nodiscard]] std::string bytes(std::uint64_t from, std::uint64_t count) const {
+    std::string text(count > kLargestTable || count > size_ ? 0 : count, '\0');
+    return text.size() == count && read(from, count, text.data()) ? text : std::string();
   }
 
   bool read_sections() {
-    const std::string first = bytes(0, sizeof(Elf64_Ehdr));
-    Elf64_Ehdr header;
-    if (first.size() < sizeof header) {
+    Elf64_Ehdr header{};
+    if (!read(0, sizeof header, &header)) {
       return false;
     }
-    std::memcpy(&header, first.data(), sizeof header);
     if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
         header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB ||
         header.e_shentsize != sizeof(Elf64_Shdr)) {
