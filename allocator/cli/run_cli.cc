@@ -208,7 +208,10 @@ void add_run(CLI::App& app, RunArguments& arguments) {
                       "nofrag's options, key:value,key:value; stronger than those in NOFRAG_CONF");
   command->add_option("--limit", arguments.limit, "Most memory to hold on each GPU: 20GiB")
       ->check(not_empty);
-  command->add_option("--trace", arguments.trace, "File to record what is allocated in")
+  command
+      ->add_option("--trace",
+                   arguments.trace,
+                   "File to record what is allocated in; FILE,stacks=100 with call stacks")
       ->check(not_empty);
   command->add_option("--metrics", arguments.metrics, "Port on which Prometheus finds the numbers")
       ->check(CLI::Range(1, 65535));

@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::string_view kFlight = "flight:";
 constexpr std::string_view kUsualKeep = "64MiB";
+constexpr std::string_view kSpec =
+    "[flight:]FILE[,max=SIZE][,keep=SIZE][,stacks=N][,stacks_from=SIZE][,signal]";
 
 // For the signal handler, which knows nothing else.
 std::atomic<Recorder*> signalled{nullptr};
@@ -58,8 +60,7 @@ bool parse_trace_spec(std::string_view text,
     const std::string_view item = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     if (first && item.empty()) {
-      problems->push_back(
-          "there is no file name (write [flight:]FILE[,max=SIZE][,keep=SIZE][,signal])");
+      problems->push_back("there is no file name (write " + std::string(kSpec) + ")");
       return false;
     }
     if (first) {
@@ -72,11 +73,15 @@ bool parse_trace_spec(std::string_view text,
       good = false;
     } else if (item.starts_with("keep=")) {
       good = parse_option("trace_keep", item.substr(5), options, problems, given) && good;
+    } else if (item.starts_with("stacks=")) {
+      good = parse_option("trace_stacks", item.substr(7), options, problems, given) && good;
+    } else if (item.starts_with("stacks_from=")) {
+      good = parse_option("trace_stacks_from", item.substr(12), options, problems, given) && good;
     } else if (item == "signal") {
       good = parse_option("trace_signal", "true", options, problems, given) && good;
     } else {
-      problems->push_back("\"" + std::string(item) +
-                          "\" is not known (write [flight:]FILE[,max=SIZE][,keep=SIZE][,signal])");
+      problems->push_back("\"" + std::string(item) + "\" is not known (write " +
+                          std::string(kSpec) + ")");
       good = false;
     }
   }
@@ -145,6 +150,8 @@ Status Tracing::start(const Options& options, const std::string& driver) {
   settings.path = options.trace;
   settings.max = options.trace_max.count();
   settings.keep = options.trace_keep.count();
+  settings.stacks.every = static_cast<std::uint32_t>(options.trace_stacks);
+  settings.stacks.from_bytes = options.trace_stacks_from.count();
   settings.info["pid"] = std::to_string(::getpid());
   settings.info["nofrag_version"] = NOFRAG_VERSION_STRING;
   settings.info["driver"] = driver;

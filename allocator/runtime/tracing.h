@@ -20,7 +20,7 @@
 
 namespace nofrag {
 
-// "[flight:]FILE[,max=SIZE][,keep=SIZE][,signal]", as NOFRAG_TRACE has it. False if there was a problem.
+// "[flight:]FILE[,max=SIZE][,keep=SIZE][,stacks=N][,stacks_from=SIZE][,signal]", as NOFRAG_TRACE has it. False if there was a problem.
 bool parse_trace_spec(std::string_view text,
                       Options* options,
                       std::vector<std::string>* problems,

@@ -11,6 +11,7 @@
 #include "trace/importers/importer.h"
 #include "trace/packed_format.h"
 #include "trace/record/split_devices.h"
+#include "trace/symbols/call_sites.h"
 
 namespace nofrag {
 namespace {
@@ -103,6 +104,7 @@ std::optional<TraceError> read_own(ByteWindow& input,
                                         : read_csv(input, name, &trace);
   if (!error) {
     *traces = split_by_device(std::move(trace));
+    name_call_sites(traces);
   }
   return error;
 }

@@ -82,9 +82,11 @@ struct Trace {
   std::string device_name;              // where a number does not tell devices apart; else empty
   std::vector<std::string> site_names;  // call sites, each once
   std::vector<std::uint32_t> sites;     // index into site_names, by block; empty if unknown
-  std::vector<TraceMark> marks;         // in the order of their events
-  std::uint64_t device_bytes = 0;       // the device's memory; 0: not known
-  std::vector<std::string> warnings;    // what the source lacks, as sentences for people
+  // All frames of each of site_names, innermost first, where the source has them; else empty.
+  std::vector<std::vector<std::string>> site_frames;
+  std::vector<TraceMark> marks;       // in the order of their events
+  std::uint64_t device_bytes = 0;     // the device's memory; 0: not known
+  std::vector<std::string> warnings;  // what the source lacks, as sentences for people
 
   [[nodiscard]] std::uint64_t id_of(std::uint32_t block) const {
     return ids.empty() ? block : ids[block];

@@ -15,7 +15,8 @@
 extern "C" {
 #endif
 
-/* Records from now on. `spec` is what NOFRAG_TRACE takes: "[flight:]FILE[,max=SIZE][,keep=SIZE][,signal]".
+/* Records from now on. `spec` is what NOFRAG_TRACE takes: "[flight:]FILE[,max=SIZE][,keep=SIZE]
+ * [,stacks=N][,stacks_from=SIZE][,signal]".
  * Blocks that are live now are in the file too.
  * NOFRAG_ALREADY_INITIALIZED if the process is being recorded already; NOFRAG_INVALID_ARGUMENT for a
  * spec that cannot be read and a file that cannot be written: nofrag_last_error says which. */

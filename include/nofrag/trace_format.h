@@ -65,8 +65,15 @@ enum nofrag_trace_block_kind {
       5, /* `items` threads: varint thread, varint kernel id, text: its name */
   NOFRAG_TRACE_BLOCK_SITES = 6, /* `items` call sites: varint site, varint frames, a text a frame */
   NOFRAG_TRACE_BLOCK_STOP = 7, /* struct nofrag_trace_stop, stored; the last block of a recording */
+  NOFRAG_TRACE_BLOCK_MODULES =
+      8, /* `items` programs and libraries: varint number (from 1 on), text: path,
+                                     text: the bytes of its build id, empty if it has none */
+  NOFRAG_TRACE_BLOCK_STACKS = 9, /* `items` call stacks, as below */
+  NOFRAG_TRACE_BLOCK_RANGES =
+      10, /* `items` moments of the program's own ranges (NVTX): varint tick, varint
+                                     thread, varint kind (enum nofrag_trace_range_kind), varint key, text: name */
   /* Taken for later versions. */
-  NOFRAG_TRACE_BLOCK_FIRST_RESERVED = 8,
+  NOFRAG_TRACE_BLOCK_FIRST_RESERVED = 11,
   NOFRAG_TRACE_BLOCK_LAST_RESERVED = 31
 };
 /* A text is a varint length and so many bytes of UTF-8. */
@@ -95,6 +102,26 @@ enum nofrag_trace_column {
   NOFRAG_TRACE_COLUMN_STREAM = 8
 };
 #define NOFRAG_TRACE_COLUMN_MUST_UNDERSTAND 0x80u
+
+/* A row of a STACKS block: varint site (from 1 on; each is defined once), varint flags, varint native frames,
+ * for each varint module and varint offset, varint Python frames, for each text: file, varint line (0: not
+ * known), text: function. Frames are innermost first. A module's number stands in a MODULES block before; the
+ * offset is the address less where the module was loaded: what the module's own symbol table has for it, and
+ * an address within the instruction that calls. Module 0: in none; the offset is the plain address then.
+ * Where a SITES block names a site too, its texts are the names of the stack. */
+#define NOFRAG_TRACE_STACK_NATIVE_CUT \
+  0x1u /* there were more native frames than the recorder keeps */
+#define NOFRAG_TRACE_STACK_PYTHON_CUT 0x2u
+
+/* A reader skips kinds that it does not know, and ends that have no beginning. */
+enum nofrag_trace_range_kind {
+  NOFRAG_TRACE_RANGE_PUSH =
+      1, /* a range of the thread begins, inside of those that it is in; key: its domain */
+  NOFRAG_TRACE_RANGE_POP = 2, /* the thread's innermost range of the domain `key` ends */
+  NOFRAG_TRACE_RANGE_START =
+      3, /* a range of the process begins, which any thread may end; key: its number */
+  NOFRAG_TRACE_RANGE_END = 4 /* the range of that number ends */
+};
 
 /* What an event of a RECORD block tells. A reader skips events of kinds that it does not know. */
 enum nofrag_trace_record_kind {
@@ -138,7 +165,7 @@ enum nofrag_trace_record_field {
   NOFRAG_TRACE_FIELD_POOL_FIRST = 8,
   NOFRAG_TRACE_FIELD_POOL_SECOND = 9,
   NOFRAG_TRACE_FIELD_DETAIL = 10,
-  NOFRAG_TRACE_FIELD_SITE = 11, /* number in a SITES block, which may come later; 0 = none */
+  NOFRAG_TRACE_FIELD_SITE = 11, /* number in a SITES or STACKS block; 0 = none */
   NOFRAG_TRACE_FIELD_LAST = 11
 };
 enum nofrag_trace_record_column {

@@ -14,8 +14,10 @@ import json
 import pathlib
 import pickle
 import sqlite3
+import struct
 import sys
 import tempfile
+import zlib
 
 CORPUS = pathlib.Path(__file__).resolve().parent / "corpus"
 MIB = 1 << 20
@@ -336,7 +338,53 @@ def minimalloc():
     yield "telamalloc.csv", b"buffer_id,start,end,size,gaps\nb1,0,2,1024,\nb2,3,8,2048,4-5 6-7@0:9\n"
 
 
+def varint(value):
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(out + bytes([value]))
+
+
+def text(value):
+    value = value if isinstance(value, bytes) else value.encode()
+    return varint(len(value)) + value
+
+
+def recording_block(kind, payload, items, flags=0):
+    header = struct.pack("<4sHHIII", b"NFBK", kind, flags, len(payload), len(payload), items)
+    return header + struct.pack("<I", zlib.crc32(header)) + payload
+
+
+def packed_column(kind, content):
+    return bytes([kind]) + text(content)
+
+
+def packed_files():
+    """A recording with call stacks, nothing of it packed (include/nofrag/trace_format.h)."""
+    modules = varint(1) + text("/opt/job/libjob.so") + text(b"\x01\x02\x03\x04")
+    modules += varint(2) + text("/usr/bin/job") + text("")
+    python = text("/home/me/job/model.py") + varint(31) + text("Model.forward")
+    stacks = varint(1) + varint(0) + varint(2) + varint(1) + varint(0x1234) + varint(0) + varint(0x7F0000001000)
+    stacks += varint(1) + python
+    stacks += varint(2) + varint(3) + varint(1) + varint(2) + varint(0x40) + varint(0)
+    # Two allocations with their sites, a third without, a free.
+    events = packed_column(1, bytes([1, 1, 1, 2])) + packed_column(2, bytes([2, 2, 2, 2]))
+    events += packed_column(4, varint(0x2000) * 3) + packed_column(5, bytes([0, 1, 2, 0]))  # address
+    events += packed_column(6, varint(512) + varint(0)) + packed_column(7, bytes([0, 0, 0, 1]))  # size
+    events += packed_column(22, varint(1) + varint(2) + varint(0)) + packed_column(23, bytes([0, 1, 2, 2]))  # site
+    info = text("clock") + text("monotonic") + text("stacks") + text("100")
+    content = b"\x8eNFTRC\r\n" + struct.pack("<HHI", 1, 16, 0)
+    content += recording_block(3, info, 2) + recording_block(8, modules, 2) + recording_block(9, stacks, 2)
+    content += recording_block(2, events, 4, flags=2) + recording_block(7, struct.pack("<QQQQ", 4, 0, 0, 0), 0, flags=2)
+    yield "stacks.nofrag", content
+    # By its first byte the fuzzer makes a block of six stacks of it; all frames are in module 1.
+    one = varint(0) + varint(2) + varint(1) + varint(0x1234) + varint(0) + varint(0x7F00) + varint(1) + python
+    yield "stacks_payload", bytes([6]) + b"".join(varint(site) + one for site in range(1, 7))
+
+
 FORMATS = {
+    "packed_fuzz": packed_files,
     "torch_snapshot_fuzz": torch_snapshots,
     "kineto_fuzz": kineto,
     "torch_timeline_fuzz": timelines,

@@ -54,9 +54,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   load(file + block(NOFRAG_TRACE_BLOCK_END, totals, 0));
   // The same as a recording's block, and as one of its texts; a file that ends there is that of a killed process.
   file.resize(16);
-  const auto texts =
-      static_cast<std::uint16_t>(NOFRAG_TRACE_BLOCK_INFO + data[0] % (NOFRAG_TRACE_BLOCK_STOP - 2));
+  const auto texts = static_cast<std::uint16_t>(NOFRAG_TRACE_BLOCK_INFO +
+                                                data[0] % (NOFRAG_TRACE_BLOCK_STACKS - 2));
   load(file + block(NOFRAG_TRACE_BLOCK_RECORD, bytes.substr(1), data[0]));
+  file +=
+      block(NOFRAG_TRACE_BLOCK_MODULES, std::string_view("\x01\x02/a\0", 5), 1);  // for call stacks
   load(file + block(texts, bytes.substr(1), data[0]) +
        block(NOFRAG_TRACE_BLOCK_RECORD, bytes.substr(1), data[0]));
   return 0;

@@ -14,7 +14,8 @@ import tempfile
 import unittest
 
 ARGUMENTS = None
-SHOW = ["LD_PRELOAD", "NOFRAG_CONF", "NOFRAG_TRACE", "NOFRAG_METRICS", "NOFRAG_TORCH", "NOFRAG_LIBRARY", "PYTHONPATH"]
+SHOW = ["LD_PRELOAD", "NOFRAG_CONF", "NOFRAG_TRACE", "NOFRAG_METRICS", "NOFRAG_TORCH", "NOFRAG_LIBRARY", "PYTHONPATH",
+        "NVTX_INJECTION64_PATH"]
 
 
 def run(*words, program=None, cwd=None, **more):
@@ -64,8 +65,18 @@ class Installed(unittest.TestCase):
         self.assertEqual(shown["NOFRAG_TRACE"], os.path.join(os.getcwd(), "a/b.nofrag"))
         self.assertEqual((shown["NOFRAG_METRICS"], shown["NOFRAG_CONF"]), ("9400", "stats:summary"))
 
+        shown = self.shown("--trace", "c.nofrag,stacks=100,stacks_from=4MiB")
+        self.assertEqual(shown["NOFRAG_TRACE"], os.path.join(os.getcwd(), "c.nofrag,stacks=100,stacks_from=4MiB"))
+
         shown = self.shown("--trace", "flight:b.nofrag")
         self.assertEqual(shown["NOFRAG_TRACE"], "flight:" + os.path.join(os.getcwd(), "b.nofrag"))
+
+    def test_the_programs_own_ranges_are_listened_to(self):
+        self.assertEqual(self.shown()["NVTX_INJECTION64_PATH"], "")
+        self.assertEqual(self.shown("--trace", "b.nofrag")["NVTX_INJECTION64_PATH"], self.library)
+        tool = "/opt/tool/libToolsInjection64.so"
+        shown = self.shown("--trace", "b.nofrag", NVTX_INJECTION64_PATH=tool)
+        self.assertEqual(shown["NVTX_INJECTION64_PATH"], tool, "a tool stays in place")
 
     def test_run_in_run(self):
         result = run(self.program, "run", "sh", "-c", "echo $LD_PRELOAD $PYTHONPATH", program=self.program)

@@ -6,7 +6,7 @@ from .library import current
 
 
 def trace_start(spec):
-    """Records from now on; `spec` is what NOFRAG_TRACE takes: "[flight:]FILE[,max=SIZE][,keep=SIZE]"."""
+    """Records from now on; `spec` is what NOFRAG_TRACE takes: "[flight:]FILE[,max=SIZE][,keep=SIZE][,stacks=N]"."""
     library = current()
     library.check(library.function("nofrag_trace_start")(str(spec).encode()))
 

@@ -40,7 +40,8 @@ ordered_json block_json(const TraceDigest::Block& block) {
           {"from_us", block.from_us},
           {"to_us", block.to_us},
           {"freed", block.freed},
-          {"site", block.site}};
+          {"site", block.site},
+          {"frames", block.frames}};
 }
 
 ordered_json bins_json(const std::vector<TraceDigest::Bin>& bins) {
@@ -53,6 +54,7 @@ ordered_json bins_json(const std::vector<TraceDigest::Bin>& bins) {
 
 ordered_json digest_json(const TraceDigest& digest) {
   ordered_json out = {{"by", digest.by_site ? "call site" : "size"},
+                      {"ranges_at_peak", digest.ranges_at_peak},
                       {"groups", ordered_json::array()},
                       {"biggest", ordered_json::array()},
                       {"longest", ordered_json::array()},
@@ -63,7 +65,8 @@ ordered_json digest_json(const TraceDigest& digest) {
                              {"allocations", group.allocations},
                              {"blocks_at_peak", group.blocks_at_peak},
                              {"bytes_at_peak", group.bytes_at_peak.count()},
-                             {"largest", group.largest.count()}});
+                             {"largest", group.largest.count()},
+                             {"frames", group.frames}});
   }
   for (const TraceDigest::Block& block : digest.biggest) {
     out["biggest"].push_back(block_json(block));

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <string_view>
 #include <unordered_map>
 
 #include "config/human_bytes.h"
+#include "trace/record/ranges.h"
 
 namespace nofrag {
 namespace {
@@ -25,6 +27,7 @@ class Digester {
     find_groups();
     find_blocks();
     find_bins();
+    find_ranges();
     return std::move(digest_);
   }
 
@@ -62,19 +65,33 @@ class Digester {
     }
   }
 
+  // Call sites of one name belong together, however they were reached.
+  [[nodiscard]] std::vector<std::uint64_t> sites_by_name() const {
+    std::unordered_map<std::string_view, std::uint64_t> first;
+    std::vector<std::uint64_t> numbers;
+    for (const std::string& name : trace_.site_names) {
+      numbers.push_back(first.try_emplace(name, numbers.size()).first->second);
+    }
+    return numbers;
+  }
+
   void find_groups() {
     digest_.by_site = !trace_.sites.empty();
+    const std::vector<std::uint64_t> numbers = sites_by_name();
     std::unordered_map<std::uint64_t, TraceDigest::Group> groups;
     for (std::uint32_t block = 0; block < trace_.allocations; ++block) {
       const std::uint64_t size = trace_.events[allocated_[block]].size;
-      TraceDigest::Group& group = groups[digest_.by_site ? trace_.sites[block] : size];
+      TraceDigest::Group& group = groups[digest_.by_site ? numbers[trace_.sites[block]] : size];
       if (group.allocations++ == 0) {
-        group.name =
-            digest_.by_site ? trace_.site_names[trace_.sites[block]] : human_bytes(Bytes(size));
+        group.name = digest_.by_site ? site_name(block) : human_bytes(Bytes(size));
+      }
+      const bool at_peak = allocated_[block] < digest_.peak_events &&
+                           (freed_[block] == kNotFreed || freed_[block] >= digest_.peak_events);
+      if (group.frames.empty() || (at_peak && Bytes(size) > group.largest)) {
+        group.frames = frames_of(block);
       }
       group.largest = std::max(group.largest, Bytes(size));
-      if (allocated_[block] < digest_.peak_events &&
-          (freed_[block] == kNotFreed || freed_[block] >= digest_.peak_events)) {
+      if (at_peak) {
         ++group.blocks_at_peak;
         group.bytes_at_peak += held(size);
       }
@@ -88,6 +105,14 @@ class Digester {
                                                 : a.name < b.name;
     });
     digest_.groups.resize(std::min(digest_.groups.size(), rows_));
+  }
+
+  [[nodiscard]] const std::string& site_name(std::uint32_t block) const {
+    return trace_.site_names[trace_.sites[block]];
+  }
+  [[nodiscard]] std::vector<std::string> frames_of(std::uint32_t block) const {
+    return trace_.site_frames.empty() ? std::vector<std::string>()
+                                      : trace_.site_frames[trace_.sites[block]];
   }
 
   template <typename Before>
@@ -108,7 +133,8 @@ class Digester {
       block.from_us = time(allocated_[*at]);
       block.to_us = block.from_us + lifetime(*at);
       block.freed = freed_[*at] != kNotFreed;
-      block.site = digest_.by_site ? trace_.site_names[trace_.sites[*at]] : "";
+      block.site = digest_.by_site ? site_name(*at) : "";
+      block.frames = frames_of(*at);
       blocks.push_back(std::move(block));
     }
     return blocks;
@@ -144,6 +170,18 @@ class Digester {
     }
     for (std::vector<TraceDigest::Bin>* bins : {&digest_.sizes, &digest_.lifetimes}) {
       std::erase_if(*bins, [](const TraceDigest::Bin& bin) { return bin.blocks == 0; });
+    }
+  }
+
+  void find_ranges() {
+    if (trace_.recording == nullptr || digest_.peak_events == 0) {
+      return;
+    }
+    const std::uint64_t peak = trace_.events[digest_.peak_events - 1].time_us;
+    for (const RecordedRange& range : ranges_of(*trace_.recording, trace_.events.back().time_us)) {
+      if (range.begin_us <= peak && range.end_us >= peak && digest_.ranges_at_peak.size() < rows_) {
+        digest_.ranges_at_peak.push_back(range.name);
+      }
     }
   }
 

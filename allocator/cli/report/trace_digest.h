@@ -21,6 +21,8 @@ struct TraceDigest {
     std::uint64_t blocks_at_peak = 0;
     Bytes bytes_at_peak;
     Bytes largest;
+    std::vector<std::string>
+        frames;  // one call stack that led there: that of its largest at the peak
   };
   struct Block {
     std::uint64_t id = 0;
@@ -30,6 +32,7 @@ struct TraceDigest {
     std::uint64_t to_us = 0;
     bool freed = false;
     std::string site;
+    std::vector<std::string> frames;  // innermost first; empty where only the site is known
   };
   struct Bin {
     std::uint64_t from = 0;  // to twice that
@@ -51,6 +54,7 @@ struct TraceDigest {
   std::vector<Bin> sizes;
   std::vector<Bin> lifetimes;
   std::vector<Bucket> live;
+  std::vector<std::string> ranges_at_peak;  // of the program's own, outermost first
 };
 
 TraceDigest digest_trace(const Trace& trace, std::uint64_t events_a_bucket, std::size_t rows);

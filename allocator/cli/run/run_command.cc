@@ -23,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLibrary = "libnofrag.so";
+constexpr const char* kNvtxInjection = "NVTX_INJECTION64_PATH";
 
 // Where this program lies decides where the rest is: bin/nofrag, lib/libnofrag.so, share/nofrag/python.
 fs::path installation() {
@@ -164,6 +165,10 @@ void arrange(const RunArguments& arguments, const fs::path& library, const fs::p
   }
   if (!arguments.trace.empty()) {
     set_environment("NOFRAG_TRACE", absolute_trace(arguments.trace));
+    // The program's own ranges are recorded too, unless a tool of its owner's listens to them.
+    if (*environment(kNvtxInjection) == '\0') {
+      set_environment(kNvtxInjection, library.string());
+    }
   }
   if (arguments.metrics) {
     set_environment("NOFRAG_METRICS", std::to_string(*arguments.metrics));

@@ -1,10 +1,31 @@
 #include <algorithm>
 #include <string>
+#include <string_view>
 
 #include "trace/exporters/exporter.h"
+#include "trace/record/ranges.h"
+#include "trace/record/recording.h"
 
 namespace nofrag {
 namespace {
+
+// A program's text as one of JSON's; bytes that are no ASCII stay as they are.
+std::string quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      out += "\\u00";
+      out += "01"[c >> 4 & 1];
+      out += "0123456789abcdef"[c & 15];
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
 
 class PerfettoWriter {
  public:
@@ -24,8 +45,11 @@ class PerfettoWriter {
  private:
   bool write_device(const Trace& trace) {
     process_ = std::to_string(trace.device);
-    begin("M", "process_name", 0, false);
+    begin("M", "\"process_name\"", 0, false);
     out_ += ",\"args\":{\"name\":\"GPU " + process_ + "\"}}";
+    if (trace.recording != nullptr && !write_program(trace)) {
+      return false;
+    }
     std::uint64_t live = 0;
     std::uint64_t blocks = 0;
     std::size_t mark = 0;
@@ -62,14 +86,51 @@ class PerfettoWriter {
     return true;
   }
 
-  void begin(const char* phase, const char* name, std::uint64_t time, bool timed) {
+  // What the program said of itself.
+  bool write_program(const Trace& trace) {
+    for (const auto& [number, thread] : trace.recording->threads) {
+      begin("M", "\"thread_name\"", 0, false);
+      out_ += ",\"tid\":" + std::to_string(number) + ",\"args\":{\"name\":" + quoted(thread.name) +
+              "}}";
+    }
+    for (const Recording::Mark& mark : trace.recording->marks) {
+      begin("i", quoted(mark.text), mark.time_us, true);
+      out_ += ",\"tid\":" + std::to_string(mark.thread) + ",\"s\":\"p\"}";
+    }
+    const std::uint64_t end = trace.events.empty() ? 0 : trace.events.back().time_us;
+    std::uint64_t number = 0;
+    for (const RecordedRange& range : ranges_of(*trace.recording, end)) {
+      const std::string thread = ",\"tid\":" + std::to_string(range.thread);
+      if (range.of_thread) {
+        begin("X", quoted(range.name), range.begin_us, true);
+        out_ += thread + ",\"dur\":" +
+                std::to_string(range.end_us - std::min(range.begin_us, range.end_us)) + "}";
+      } else {
+        const std::string id = ",\"cat\":\"range\",\"id\":" + std::to_string(++number) + "}";
+        begin("b", quoted(range.name), range.begin_us, true);
+        out_ += thread + id;
+        begin("e", quoted(range.name), range.end_us, true);
+        out_ += thread + id;
+      }
+      if (out_.size() >= kFlushAt) {
+        if (!sink_(out_)) {
+          return false;
+        }
+        out_.clear();
+      }
+    }
+    return true;
+  }
+
+  // `name` as it stands in the file.
+  void begin(const char* phase, std::string_view name, std::uint64_t time, bool timed) {
     out_ += first_ ? "" : ",\n";
     first_ = false;
     out_ += "{\"ph\":\"";
     out_ += phase;
-    out_ += "\",\"name\":\"";
+    out_ += "\",\"name\":";
     out_ += name;
-    out_ += "\",\"pid\":";
+    out_ += ",\"pid\":";
     out_ += process_;
     if (timed) {
       out_ += ",\"ts\":";
@@ -77,7 +138,7 @@ class PerfettoWriter {
     }
   }
   void counter(const char* name, std::uint64_t time, std::uint64_t value) {
-    begin("C", name, time, true);
+    begin("C", quoted(name), time, true);
     out_ += ",\"args\":{\"";
     out_ += name;
     out_ += "\":";
@@ -85,7 +146,7 @@ class PerfettoWriter {
     out_ += "}}";
   }
   void write_mark(const TraceMark& mark) {
-    begin("i", "out of memory", mark.time_us, true);
+    begin("i", quoted("out of memory"), mark.time_us, true);
     out_ += ",\"tid\":0,\"s\":\"p\",\"args\":{\"requested\":";
     out_ += std::to_string(mark.requested);
     if (mark.free_bytes) {

@@ -264,14 +264,30 @@ class DeviceWriter {
       out_.empty_list();
       return;
     }
-    const Frame frame = frame_of(trace_.site_names[site]);
+    if (trace_.site_frames.empty()) {
+      out_.open_list();
+      write_frame(trace_.site_names[site]);
+      out_.close_list();
+      return;
+    }
+    const std::vector<std::string>& frames = trace_.site_frames[site];
+    if (frames.empty()) {
+      out_.empty_list();
+      return;
+    }
     out_.open_list();
+    for (const std::string& frame : frames) {
+      write_frame(frame);
+    }
+    out_.close_list();
+  }
+  void write_frame(std::string_view text) {
+    const Frame frame = frame_of(text);
     out_.open_dict();
     out_.entry("name", frame.function);
     out_.entry("filename", frame.file);
     out_.entry("line", frame.line);
     out_.close_dict();
-    out_.close_list();
   }
 
   void write_gap(std::uint64_t from, std::uint64_t to) {

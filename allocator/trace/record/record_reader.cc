@@ -8,6 +8,7 @@
 #include <nofrag/trace_format.h>
 
 #include "trace/record/record_codec.h"
+#include "trace/stacks/stack_rows.h"
 
 namespace nofrag {
 namespace {
@@ -35,7 +36,7 @@ bool next_number(VarintReader& reader, std::uint64_t most, std::uint64_t* value)
 }  // namespace
 
 bool RecordReader::knows(std::uint16_t kind) {
-  return kind >= NOFRAG_TRACE_BLOCK_RECORD && kind <= NOFRAG_TRACE_BLOCK_STOP;
+  return kind >= NOFRAG_TRACE_BLOCK_RECORD && kind <= NOFRAG_TRACE_BLOCK_RANGES;
 }
 
 bool RecordReader::take(std::uint16_t kind,
@@ -71,6 +72,16 @@ bool RecordReader::take(std::uint16_t kind,
     recording_->whole = true;
     *last = true;
     return true;
+  }
+  if (kind == NOFRAG_TRACE_BLOCK_MODULES) {
+    return decode_modules(payload, items, &recording_->modules, why);
+  }
+  if (kind == NOFRAG_TRACE_BLOCK_STACKS) {
+    return decode_stacks(payload, items, recording_->modules, &recording_->stacks, why);
+  }
+  if (kind == NOFRAG_TRACE_BLOCK_RANGES) {
+    *why = "broken ranges";
+    return take_ranges(items, payload);
   }
   *why = "broken texts";
   return take_texts(kind, items, payload);
@@ -117,6 +128,36 @@ bool RecordReader::take_texts(std::uint16_t kind, std::uint32_t items, std::stri
   return true;
 }
 
+bool RecordReader::take_ranges(std::uint32_t items, std::string_view payload) {
+  VarintReader reader(payload);
+  for (std::uint32_t i = 0; i < items; ++i) {
+    std::uint64_t thread = 0;
+    std::uint64_t kind = 0;
+    RawRange range;
+    if (!reader.next(&range.tick) ||
+        !next_number(reader, std::numeric_limits<std::uint16_t>::max(), &thread) ||
+        !next_number(reader, std::numeric_limits<std::uint8_t>::max(), &kind) ||
+        !reader.next(&range.moment.key) || !next_text(reader, &range.moment.name)) {
+      return false;
+    }
+    range.moment.thread = static_cast<std::uint16_t>(thread);
+    range.moment.kind = static_cast<std::uint8_t>(kind);
+    if (kind >= NOFRAG_TRACE_RANGE_PUSH && kind <= NOFRAG_TRACE_RANGE_END) {
+      ranges_.push_back(std::move(range));
+    }
+  }
+  return true;
+}
+
+void RecordReader::place_ranges() {
+  std::stable_sort(
+      ranges_.begin(), ranges_.end(), [](const auto& a, const auto& b) { return a.tick < b.tick; });
+  for (RawRange& range : ranges_) {
+    range.moment.time_us = time_at(range.tick);
+    recording_->range_moments.push_back(std::move(range.moment));
+  }
+}
+
 // Both clocks when the recording began, else at its first block.
 ClockPair RecordReader::first_clock() const {
   ClockPair clock;
@@ -137,12 +178,16 @@ ClockPair RecordReader::first_clock() const {
 
 // Never earlier than what was played before.
 std::uint64_t RecordReader::time_of(std::uint64_t tick) const {
+  return std::max(now_us_, time_at(tick));
+}
+
+std::uint64_t RecordReader::time_at(std::uint64_t tick) const {
   if (counts_ns_) {
-    return std::max(now_us_, tick > first_tick_ ? (tick - first_tick_) / kNsAMicrosecond : 0);
+    return tick > first_tick_ ? (tick - first_tick_) / kNsAMicrosecond : 0;
   }
   const double since = tick > first_tick_ ? static_cast<double>(tick - first_tick_) : 0.0;
   constexpr double kLatest = 1e18;  // far beyond what TraceBuilder takes
-  return std::max(now_us_, static_cast<std::uint64_t>(std::min(since * us_a_tick_, kLatest)));
+  return static_cast<std::uint64_t>(std::min(since * us_a_tick_, kLatest));
 }
 
 void RecordReader::note(const RecordEvent& event, std::uint64_t before) {
@@ -297,6 +342,7 @@ bool RecordReader::finish(const std::string& torn, Trace* trace, std::string* wh
     return false;
   }
   *trace = builder.finish(TraceFormat::kNofrag);
+  place_ranges();
   number_streams(trace);
   find_peak_held(*trace);
   add_warnings(torn, trace);
@@ -353,6 +399,14 @@ void RecordReader::add_warnings(const std::string& torn, Trace* trace) const {
         "the recording ends where its file had the size that it may have (max=)");
   }
   warn(recording_->lost, " events could not be recorded");
+  if (const auto lost = recording_->info.find("ranges_lost"); lost != recording_->info.end()) {
+    trace->warnings.push_back("at least " + lost->second +
+                              " beginnings and ends of the program's ranges could not be recorded");
+  }
+  if (const auto lost = recording_->info.find("stacks_lost"); lost != recording_->info.end()) {
+    trace->warnings.push_back("more different call stacks than the recorder keeps: at least " +
+                              lost->second + " allocations are without theirs");
+  }
   warn(orphans_, " frees of blocks that the recording does not know are left out");
   warn(assumed_,
        " frees that the recording does not have are assumed where the address is used again");

@@ -48,10 +48,17 @@ class RecordReader {
     std::uint16_t thread = 0;
     std::string text;
   };
+  struct RawRange {
+    std::uint64_t tick = 0;
+    Recording::RangeMoment moment;
+  };
 
   bool take_texts(std::uint16_t kind, std::uint32_t items, std::string_view payload);
   [[nodiscard]] ClockPair first_clock() const;
   [[nodiscard]] std::uint64_t time_of(std::uint64_t tick) const;
+  [[nodiscard]] std::uint64_t time_at(std::uint64_t tick) const;
+  bool take_ranges(std::uint32_t items, std::string_view payload);
+  void place_ranges();
   bool play(TraceBuilder* builder);
   bool allocate(TraceBuilder* builder, std::size_t at);
   bool release(TraceBuilder* builder, std::size_t at, std::uint64_t block);
@@ -66,6 +73,7 @@ class RecordReader {
   std::unique_ptr<Recording> recording_;
   std::vector<RecordEvent> events_;
   std::vector<RawMark> marks_;
+  std::vector<RawRange> ranges_;
   ClockPair first_clock_;
   ClockPair last_clock_;
   std::uint64_t stop_reason_ = 0;

@@ -11,6 +11,7 @@
 #include "trace/record/record_codec.h"
 #include "trace/record/record_output.h"
 #include "trace/record/recording.h"
+#include "trace/stacks/stack_rows.h"
 
 namespace nofrag {
 namespace {
@@ -81,6 +82,20 @@ class Rewriter {
     events_.push_back(recorded);
   }
 
+  // The sites with the names that their stacks have got meanwhile: another machine may not have the modules.
+  [[nodiscard]] std::map<std::uint32_t, std::vector<std::string>> names() const {
+    auto named = from_.sites;
+    if (!trace_.sites.empty() && !trace_.site_frames.empty()) {
+      for (std::size_t block = 0; block < from_.blocks.size(); ++block) {
+        const auto& frames = trace_.site_frames[trace_.sites[block]];
+        if (from_.blocks[block].site != 0 && !frames.empty()) {
+          named.try_emplace(from_.blocks[block].site, frames);
+        }
+      }
+    }
+    return named;
+  }
+
   bool put(nofrag_trace_block_kind kind, std::string_view payload, std::size_t items) {
     return items == 0 || sink_(RecordOutput::make_block(kind, payload, items).bytes);
   }
@@ -97,13 +112,30 @@ class Rewriter {
       append_varint(thread.kernel_id, &threads);
       append_text(thread.name, &threads);
     }
+    const auto named = names();
     std::string sites;
-    for (const auto& [number, frames] : from_.sites) {
+    for (const auto& [number, frames] : named) {
       append_varint(number, &sites);
       append_varint(frames.size(), &sites);
       for (const std::string& frame : frames) {
         append_text(frame, &sites);
       }
+    }
+    std::string modules;
+    for (const auto& [number, module] : from_.modules) {
+      append_module(number, module, &modules);
+    }
+    std::string stacks;
+    for (const auto& [site, stack] : from_.stacks) {
+      append_stack(site, stack, &stacks);
+    }
+    std::string ranges;
+    for (const Recording::RangeMoment& moment : from_.range_moments) {
+      append_varint(moment.time_us * kTicksAMicrosecond, &ranges);
+      append_varint(moment.thread, &ranges);
+      append_varint(moment.kind, &ranges);
+      append_varint(moment.key, &ranges);
+      append_text(moment.name, &ranges);
     }
     std::string marks;
     for (std::size_t i = 0; i < from_.marks.size(); ++i) {
@@ -113,7 +145,10 @@ class Rewriter {
     }
     return put(NOFRAG_TRACE_BLOCK_INFO, infos, info.size()) &&
            put(NOFRAG_TRACE_BLOCK_THREADS, threads, from_.threads.size()) &&
-           put(NOFRAG_TRACE_BLOCK_SITES, sites, from_.sites.size()) &&
+           put(NOFRAG_TRACE_BLOCK_SITES, sites, named.size()) &&
+           put(NOFRAG_TRACE_BLOCK_MODULES, modules, from_.modules.size()) &&
+           put(NOFRAG_TRACE_BLOCK_STACKS, stacks, from_.stacks.size()) &&
+           put(NOFRAG_TRACE_BLOCK_RANGES, ranges, from_.range_moments.size()) &&
            put(NOFRAG_TRACE_BLOCK_MARKS, marks, from_.marks.size());
   }
 

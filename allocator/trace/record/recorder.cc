@@ -12,8 +12,7 @@
 
 #include <sys/syscall.h>
 
-#include "base/thread_id.h"
-#include "trace/record/record_codec.h"
+#include "trace/record/event_row.h"
 
 namespace nofrag {
 namespace {
@@ -31,8 +30,6 @@ constexpr std::uint64_t kFlightPause = 1'000'000'000;  // ns between files after
 constexpr milliseconds kRoomLook{1};
 constexpr int kRoomLooks = 20000;
 constexpr milliseconds kPatience{30'000};  // with a writer that should flush or stop
-constexpr std::size_t kLongestMark = 1000;
-constexpr std::size_t kMostMarks = 65536;  // not yet written
 constexpr std::uint32_t kLastThread = UINT16_MAX;
 
 // The ring a thread used last. (Found in a function of its own, as thread_cache.cc explains.)
@@ -67,84 +64,25 @@ std::uint64_t new_number() {
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-std::uint8_t record_kind(EventKind kind) {
-  switch (kind) {
-    case EventKind::kAlloc:
-      return NOFRAG_TRACE_RECORD_ALLOC;
-    case EventKind::kFreeRequested:
-      return NOFRAG_TRACE_RECORD_FREE;
-    case EventKind::kFreeCompleted:
-      return NOFRAG_TRACE_RECORD_FREE_COMPLETED;
-    case EventKind::kRecordStream:
-      return NOFRAG_TRACE_RECORD_STREAM;
-    case EventKind::kMap:
-      return NOFRAG_TRACE_RECORD_MAP;
-    case EventKind::kUnmap:
-      return NOFRAG_TRACE_RECORD_UNMAP;
-    case EventKind::kCreate:
-      return NOFRAG_TRACE_RECORD_CREATE;
-    case EventKind::kRelease:
-      return NOFRAG_TRACE_RECORD_RELEASE;
-    case EventKind::kRung:
-      return NOFRAG_TRACE_RECORD_RUNG;
-    case EventKind::kOutOfMemory:
-      return NOFRAG_TRACE_RECORD_OUT_OF_MEMORY;
-    case EventKind::kCompose:
-      return NOFRAG_TRACE_RECORD_COMPOSE;
-    case EventKind::kExisting:
-      return NOFRAG_TRACE_RECORD_EXISTING;
-    case EventKind::kPoolBegin:
-      return NOFRAG_TRACE_RECORD_POOL_BEGIN;
-    case EventKind::kPoolEnd:
-      return NOFRAG_TRACE_RECORD_POOL_END;
-    case EventKind::kPoolRelease:
-      return NOFRAG_TRACE_RECORD_POOL_RELEASE;
-    case EventKind::kRetireStream:
-      return NOFRAG_TRACE_RECORD_RETIRE_STREAM;
-    case EventKind::kTrim:
-      return NOFRAG_TRACE_RECORD_TRIM;
-  }
-  return 0;
-}
-
-constexpr std::uint64_t kRounding = 512;
-
-// A block's events carry what was asked for, and how much more it is than that.
-void fill(const AllocatorEvent& event,
-          std::uint64_t tick,
-          std::uint16_t thread,
-          RecordEvent* slot) {
-  const bool block = event.kind == EventKind::kAlloc || event.kind == EventKind::kExisting;
-  const std::uint64_t held = event.size.count();
-  const std::uint64_t asked = block && !event.requested.is_zero() ? event.requested.count() : held;
-  const std::uint64_t rounded = (asked + kRounding - 1) / kRounding * kRounding;
-  slot->tick = tick;
-  slot->address = event.address.value();
-  slot->size = event.kind == EventKind::kFreeRequested ? 0 : asked;
-  slot->stream = event.stream.value();
-  slot->pool_first = event.pool_first;
-  slot->pool_second = event.pool_second;
-  slot->slack = block && held > rounded ? static_cast<std::uint32_t>(held - rounded) : 0;
-  slot->detail = event.kind == EventKind::kFreeCompleted ? 0 : event.detail;
-  slot->site = 0;
-  slot->thread = thread;
-  slot->device = static_cast<std::uint8_t>(event.device.value());
-  slot->kind = record_kind(event.kind);
-}
-
 }  // namespace
 
 Recorder::Recorder(RecorderSettings settings)
     : number_(new_number()),
       clock_(settings.monotonic),
       settings_(std::move(settings)),
-      output_(settings_.path, settings_.max, settings_.keep) {}
+      output_(settings_.path, settings_.max, settings_.keep),
+      sampler_(settings_.stacks.every == 0 ? nullptr
+                                           : std::make_unique<StackSampler>(settings_.stacks)) {}
 
 std::unique_ptr<Recorder> Recorder::start(RecorderSettings settings, std::string* problem) {
   std::unique_ptr<Recorder> recorder(new Recorder(std::move(settings)));
   recorder->settings_.info["clock"] = recorder->clock_.name();
   recorder->settings_.info["clock_tick"] = std::to_string(recorder->clock_.now());
   recorder->settings_.info["clock_ns"] = std::to_string(monotonic_ns());
+  if (recorder->sampler_ != nullptr) {
+    recorder->settings_.info["stacks"] = std::to_string(recorder->settings_.stacks.every);
+    recorder->settings_.info["stacks_from"] = std::to_string(recorder->settings_.stacks.from_bytes);
+  }
   if (!recorder->output_.start() || !recorder->output_.set_info(recorder->settings_.info)) {
     *problem = recorder->output_.problem();
     return nullptr;
@@ -204,6 +142,9 @@ Recorder::~Recorder() {
     return nullptr;
   }
   const std::shared_ptr<Ring> ring = add_ring(static_cast<std::uint64_t>(::syscall(SYS_gettid)));
+  if (sampler_ != nullptr) {
+    ring->stacks = std::make_unique<StackSampler::Thread>(ring->kernel_thread);
+  }
   if (own_ring.ring != nullptr) {
     own_ring.ring->note_thread_ended(0);  // of a recorder before this one, which has ended
   }
@@ -245,6 +186,11 @@ void Recorder::on_event(const AllocatorEvent& event) {
 }
 
 void Recorder::put(Ring& ring, const AllocatorEvent& event) {
+  std::uint32_t site = 0;
+  if (ring.stacks != nullptr && event.kind == EventKind::kAlloc) [[unlikely]] {
+    site = sampler_->site_of(
+        *ring.stacks, event.requested.is_zero() ? event.size.count() : event.requested.count());
+  }
   RecordEvent* slot = ring.reserve();
   if (slot == nullptr) [[unlikely]] {
     slot = wait_for_room(ring);
@@ -252,7 +198,7 @@ void Recorder::put(Ring& ring, const AllocatorEvent& event) {
       return;
     }
   }
-  fill(event, event.stamp != 0 ? event.stamp : clock_.now(), ring.thread, slot);
+  fill_row(event, event.stamp != 0 ? event.stamp : clock_.now(), ring.thread, site, slot);
   if (ring.publish()) [[unlikely]] {
     wake();
   }
@@ -276,23 +222,6 @@ std::shared_ptr<Ring> Recorder::add_ring(std::uint64_t kernel_id) {
   rings_.push_back(ring);
   new_rings_.push_back(ring);
   return ring;
-}
-
-void Recorder::mark(std::string_view text) {
-  Ring* const ring = active() ? my_ring() : nullptr;
-  if (ring == nullptr) {
-    return;
-  }
-  const std::uint64_t tick = clock_.now();
-  const std::lock_guard lock(rings_mutex_);
-  if (marks_.size() < kMostMarks) {
-    marks_.push_back({tick, ring->thread, std::string(text.substr(0, kLongestMark))});
-  }
-}
-
-void Recorder::add_info(std::string name, std::string value) {
-  const std::lock_guard lock(rings_mutex_);
-  new_info_[std::move(name)] = std::move(value);
 }
 
 bool Recorder::flush() {
@@ -346,46 +275,13 @@ void Recorder::drain() {
   }
 }
 
-// Threads that are new, and marks.
-bool Recorder::write_texts() {
-  std::vector<std::shared_ptr<Ring>> threads;
-  std::vector<Mark> marks;
-  std::map<std::string, std::string> info;
-  {
-    const std::lock_guard lock(rings_mutex_);
-    threads.swap(new_rings_);
-    marks.swap(marks_);
-    info.swap(new_info_);
-  }
-  if (!info.empty() && !output_.set_info(info)) {
-    return false;
-  }
-  std::string payload;
-  for (const auto& ring : threads) {
-    append_varint(ring->thread, &payload);
-    append_varint(ring->kernel_thread, &payload);
-    append_text(kernel_thread_name(ring->kernel_thread), &payload);
-  }
-  if (!threads.empty() &&
-      !output_.add_lasting_block(NOFRAG_TRACE_BLOCK_THREADS, payload, threads.size())) {
-    return false;
-  }
-  payload.clear();
-  for (const Mark& mark : marks) {
-    append_varint(mark.tick, &payload);
-    append_varint(mark.thread, &payload);
-    append_text(mark.text, &payload);
-  }
-  return marks.empty() || output_.add_block(NOFRAG_TRACE_BLOCK_MARKS, payload, marks.size());
-}
-
 // What has come since the last block.
 bool Recorder::write_block() {
   last_block_ns_ = monotonic_ns();
   const ClockPair clock{clock_.now(), last_block_ns_};
   const auto earlier = [](const RecordEvent& a, const RecordEvent& b) { return a.tick < b.tick; };
   std::stable_sort(pending_.begin(), pending_.end(), earlier);
-  bool written = write_texts();
+  bool written = write_texts() && write_stacks() && write_ranges();
   const std::span<const RecordEvent> all(pending_);
   for (std::size_t first = 0; written && first < all.size(); first += kEventsABlock) {
     written = output_.add_events(
@@ -450,7 +346,8 @@ void Recorder::run() {
     if (due) {
       block_age_ = std::clamp(2 * block_age_, kSecondBlockAge, kBlockAge);
     }
-    if (failed || stopping || flushing != 0 || signalled || flight || due) {
+    const bool ranges = ranges_wait_.exchange(false, std::memory_order_relaxed);
+    if (failed || stopping || flushing != 0 || signalled || flight || due || ranges) {
       good = write_block();
     }
     if (good && flight) {

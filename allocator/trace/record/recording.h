@@ -44,9 +44,37 @@ struct Recording {
     std::uint16_t thread = 0;
     std::string text;
   };
+  // A beginning or an end of a range of the program's own (trace_format.h: RANGES). ranges.h pairs them.
+  struct RangeMoment {
+    std::uint64_t time_us = 0;
+    std::uint16_t thread = 0;
+    std::uint8_t kind = 0;
+    std::uint64_t key = 0;
+    std::string name;
+  };
   struct Thread {
     std::uint64_t kernel_id = 0;
     std::string name;
+  };
+
+  struct Module {
+    std::string path;
+    std::string build_id;  // bytes
+  };
+  // Where an allocation was made, as the recorder saw it (trace_format.h: STACKS); innermost frame first.
+  struct Stack {
+    struct Native {
+      std::uint32_t module = 0;
+      std::uint64_t offset = 0;
+    };
+    struct Python {
+      std::string file;
+      std::uint64_t line = 0;
+      std::string function;
+    };
+    std::uint64_t flags = 0;
+    std::vector<Native> native;
+    std::vector<Python> python;
   };
 
   std::map<std::string, std::string> info;
@@ -54,8 +82,11 @@ struct Recording {
   std::vector<std::uint16_t> event_threads;
   std::vector<Note> notes;
   std::vector<Mark> marks;
+  std::vector<RangeMoment> range_moments;
   std::map<std::uint16_t, Thread> threads;
-  std::map<std::uint32_t, std::vector<std::string>> sites;  // frames, innermost first
+  std::map<std::uint32_t, std::vector<std::string>> sites;  // frames as texts, innermost first
+  std::map<std::uint32_t, Module> modules;
+  std::map<std::uint32_t, Stack> stacks;        // by site
   std::map<std::uint8_t, Bytes> peak_reserved;  // by device, as far as the recording shows it
   std::map<std::uint8_t, Bytes> peak_held;      // by device: live blocks with all they had
   std::uint64_t lost = 0;                       // events that the recorder could not keep

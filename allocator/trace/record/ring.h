@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "trace/record/record_event.h"
+#include "trace/stacks/stack_sampler.h"
 
 namespace nofrag {
 
@@ -72,6 +73,8 @@ class Ring {
 
   const std::uint16_t thread;
   const std::uint64_t kernel_thread;
+  // The owner's; nullptr if no call stacks are recorded, or the ring is that of threads which are ending.
+  std::unique_ptr<StackSampler::Thread> stacks;
 
  private:
   const std::unique_ptr<RecordEvent[]> slots_;

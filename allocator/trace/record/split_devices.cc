@@ -60,6 +60,9 @@ class DevicePart {
     part_->info = from_.info;
     part_->threads = from_.threads;
     part_->sites = from_.sites;
+    part_->modules = from_.modules;
+    part_->stacks = from_.stacks;
+    part_->range_moments = from_.range_moments;
     part_->lost = from_.lost;
     part_->whole = from_.whole;
     copy_peak(from_.peak_reserved, &part_->peak_reserved);

@@ -162,6 +162,46 @@ TEST_F(TraceTest, SpecsThatCannotBeReadAreSaid) {
   EXPECT_NE(nothing.find("there is no file name"), std::string::npos) << nothing;
 }
 
+// ---- call stacks
+
+// Every sampled block's stack is defined, whatever became of the process.
+void expect_stacks(const Trace& trace, std::size_t sampled) {
+  std::size_t found = 0;
+  for (const Recording::Block& block : trace.recording->blocks) {
+    found += block.site != 0 ? 1 : 0;
+    EXPECT_TRUE(block.site == 0 || trace.recording->stacks.contains(block.site));
+  }
+  EXPECT_GE(found, sampled);
+  for (const auto& [number, module] : trace.recording->modules) {
+    EXPECT_FALSE(module.path.ends_with("/libnofrag.so")) << "its own frames are left out";
+  }
+}
+
+TEST_F(TraceTest, StacksAreRecordedThroughTheInterface) {
+  EXPECT_NE(probe("", "api '" + path_ + ",stacks=1'").find("start: ok"), std::string::npos);
+  expect_stacks(read(), 100);
+}
+
+TEST_F(TraceTest, StacksOfAProcessThatWasKilled) {
+  probe(path_ + ",stacks=1", "kill");
+  const Trace trace = read();
+  EXPECT_FALSE(trace.recording->whole);
+  expect_stacks(trace, 500);
+}
+
+TEST_F(TraceTest, StacksAndAForkedChild) {
+  const std::string output = probe(path_ + ",stacks=1", "fork");
+  EXPECT_NE(output.find("child exit: 0\n"), std::string::npos) << output;
+  EXPECT_EQ(status_, 0);
+  expect_stacks(read(), 200);
+}
+
+TEST_F(TraceTest, StacksThatCannotBeReadAreSaid) {
+  const std::string outcome = probe(path_ + ",stacks=many", "work");
+  EXPECT_NE(outcome.find("trace_stacks"), std::string::npos) << outcome;
+  EXPECT_TRUE(read().recording->stacks.empty());
+}
+
 // Else a recording that should go to its file would stay in memory.
 TEST_F(TraceTest, OnlyAFlightRecorderKeeps) {
   EXPECT_NE(probe(path_ + ",keep=1MiB", "work")

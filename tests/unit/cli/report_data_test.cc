@@ -1,13 +1,17 @@
 // What a report's page is made of, on traces small enough to work out by hand.
 #include <ctime>
+#include <memory>
 
 #include <gtest/gtest.h>
+
+#include <nofrag/trace_format.h>
 
 #include "cli/replay/replay_session.h"
 #include "cli/report/address_map.h"
 #include "cli/report/report_page.h"
 #include "cli/report/run_observer.h"
 #include "cli/report/trace_digest.h"
+#include "trace/record/recording.h"
 #include "trace/trace_builder.h"
 
 namespace nofrag {
@@ -50,6 +54,34 @@ TEST(TraceDigest, GroupsBySizeOrSite) {
   EXPECT_EQ(digest.groups[0].name, "b");
   EXPECT_EQ(digest.groups[0].allocations, 2U);
   EXPECT_EQ(digest.biggest[0].site, "b");
+}
+
+// Two ways to one call site are one row; its stack is that of its largest block at the peak.
+TEST(TraceDigest, CallSitesOfOneNameAreOneGroup) {
+  Trace trace = sample();
+  trace.site_names = {"a", "b", "b"};
+  trace.site_frames = {{"a"}, {"b", "small"}, {"b", "large"}};
+  trace.sites = {1, 2, 0};
+  const TraceDigest digest = digest_trace(trace, 1, 10);
+  ASSERT_EQ(digest.groups.size(), 2U);
+  EXPECT_EQ(digest.groups[0].name, "b");
+  EXPECT_EQ(digest.groups[0].allocations, 2U);
+  EXPECT_EQ(digest.groups[0].frames, trace.site_frames[2]);
+  EXPECT_EQ(digest.longest[0].frames, trace.site_frames[1]);
+}
+
+TEST(TraceDigest, SaysWhichRangesWereOpenAtThePeak) {
+  Trace trace = sample();
+  const std::uint64_t start = trace.events.front().time_us;
+  const std::uint64_t peak = trace.events[digest_trace(trace, 1, 1).peak_events - 1].time_us;
+  auto recording = std::make_shared<Recording>();
+  recording->range_moments = {{start, 1, NOFRAG_TRACE_RANGE_PUSH, 0, "step"},
+                              {start, 1, NOFRAG_TRACE_RANGE_PUSH, 0, "forward"},
+                              {peak, 1, NOFRAG_TRACE_RANGE_POP, 0, ""},
+                              {peak + 1, 1, NOFRAG_TRACE_RANGE_PUSH, 0, "backward"}};
+  trace.recording = std::move(recording);
+  const std::vector<std::string> open = {"step", "forward"};
+  EXPECT_EQ(digest_trace(trace, 1, 10).ranges_at_peak, open);
 }
 
 TEST(TraceDigest, BiggestAndLongest) {

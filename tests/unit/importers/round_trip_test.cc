@@ -1,9 +1,13 @@
 // A -> B -> A keeps every event, for every pair of formats that can carry it.
+#include <memory>
 #include <random>
+
+#include <nofrag/trace_format.h>
 
 #include "samples.h"
 #include "trace/exporters/exporter.h"
 #include "trace/packed_format.h"
+#include "trace/record/recording.h"
 #include "trace/trace_builder.h"
 
 namespace nofrag {
@@ -209,6 +213,50 @@ TEST(Perfetto, CountsWhatIsLive) {
         "\"args\":{\"requested\":4096,\"free\":12}}"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\nis not in\n" << text;
   }
+}
+
+TEST(Perfetto, ShowsWhatTheProgramSaid) {
+  TraceBuilder builder(TraceUnit::kEvent);
+  ASSERT_TRUE(builder.add_allocation(5, 0, 1000, 0));
+  ASSERT_TRUE(builder.add_free(90, 0, 0, 0));
+  Trace trace = builder.finish(TraceFormat::kNofrag);
+  auto recording = std::make_shared<Recording>();
+  recording->threads[3] = {77, "worker"};
+  recording->marks.push_back({40, 1, 3, "say \"hi\"\n"});
+  recording->range_moments = {{10, 3, NOFRAG_TRACE_RANGE_PUSH, 0, "step"},
+                              {20, 3, NOFRAG_TRACE_RANGE_START, 5, "copy"},
+                              {30, 4, NOFRAG_TRACE_RANGE_END, 5, ""},
+                              {60, 3, NOFRAG_TRACE_RANGE_POP, 0, ""}};
+  trace.recording = std::move(recording);
+  const std::string text =
+      written([&](const ExportSink& sink) { return export_perfetto({trace}, sink); });
+  for (const char* part :
+       {"{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":0,\"tid\":3,\"args\":{\"name\":\"worker\"}"
+        "}",
+        "{\"ph\":\"i\",\"name\":\"say "
+        "\\\"hi\\\"\\u000a\",\"pid\":0,\"ts\":40,\"tid\":3,\"s\":\"p\"}",
+        "{\"ph\":\"X\",\"name\":\"step\",\"pid\":0,\"ts\":10,\"tid\":3,\"dur\":50}",
+        "{\"ph\":\"b\",\"name\":\"copy\",\"pid\":0,\"ts\":20,\"tid\":3,\"cat\":\"range\",\"id\":1}",
+        "{\"ph\":\"e\",\"name\":\"copy\",\"pid\":0,\"ts\":30,\"tid\":3,\"cat\":\"range\",\"id\":"
+        "1}"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\nis not in\n" << text;
+  }
+}
+
+// Every frame of a site, where the trace has them; none where its stack was not sampled.
+TEST(TorchSnapshot, CarriesWholeStacks) {
+  TraceBuilder builder(TraceUnit::kEvent);
+  ASSERT_TRUE(builder.add_allocation(5, 0, 1000, 0));
+  ASSERT_TRUE(builder.add_allocation(6, 1, 2000, 0));
+  Trace trace = builder.finish(TraceFormat::kNofrag);
+  trace.site_names = {"job/model.py:31 forward", "(not sampled)"};
+  trace.site_frames = {{"libjob.so!load(int, int)", "/home/me/job/model.py:31 forward"}, {}};
+  trace.sites = {0, 1};
+  const std::string pickle = to_torch({trace});
+  EXPECT_NE(pickle.find("libjob.so!load(int, int)"), std::string::npos);
+  const Trace back = read_one(pickle);
+  EXPECT_EQ(back.site_names[back.sites[0]], "job/model.py:31 forward");
+  EXPECT_EQ(back.site_names[back.sites[1]], "(unknown)");
 }
 
 }  // namespace

@@ -40,6 +40,7 @@
     for (const row of rows) {
       const line = body.insertRow();
       line.className = row.kind || "";
+      if (row.frames && row.frames.length > 0) { line.title = row.frames.join("\n"); }
       row.cells.forEach((value, i) => {
         const cell = line.insertCell();
         if (heads[i][1]) { cell.className = "text"; }
@@ -103,6 +104,9 @@
       say(`Why, for ${one.allocator}: ${one.explain.cause.replaceAll("_", " ")} (${share} % sure). ` +
         [...one.explain.evidence, ...one.explain.advice].join(" "));
     }
+    if (more.ranges_at_peak.length > 0) {
+      say(`At the peak the program was in: ${more.ranges_at_peak.join(", ")}.`);
+    }
     for (const mark of more.marks.slice(0, 10)) {
       const left = mark.free_bytes === null ? "" : `, ${bytes(mark.free_bytes)} free on the device`;
       say(`Recorded: out of memory before event ${grouped(mark.event)} (${duration(mark.time_us)}), ` +
@@ -116,6 +120,7 @@
     const groups = more.groups.map((group) => ({
       cells: [group.name, exact(group.bytes_at_peak), grouped(group.blocks_at_peak), bytes(group.largest),
         grouped(group.allocations)],
+      frames: group.frames,
     }));
     fill($("groups"), [[by, true], ["bytes at peak"], ["blocks at peak"], ["largest"], ["allocations"]], groups);
     const heads = [["block"], ["size"], ["lives"], ["from"], ["to"], ["stream"], ["call site", true]];
@@ -123,6 +128,7 @@
       fill($(id), heads, list.map((block) => ({
         cells: [block.id, exact(block.bytes), duration(block.to_us - block.from_us), duration(block.from_us),
           block.freed ? duration(block.to_us) : "the end", block.stream, block.site || "-"],
+        frames: block.frames,
       })));
     }
   }

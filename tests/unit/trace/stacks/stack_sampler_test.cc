@@ -1,0 +1,222 @@
+// Which allocations have their stack taken, and what a stack is known by.
+#include "trace/stacks/stack_sampler.h"
+
+#include <dlfcn.h>
+
+#include <set>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <nofrag/trace_format.h>
+
+#include "trace/stacks/stack_rows.h"
+
+namespace nofrag {
+namespace {
+
+constexpr std::uint64_t kNever = UINT64_MAX;
+
+struct Definitions {
+  std::map<std::uint32_t, Recording::Module> modules;
+  std::map<std::uint32_t, Recording::Stack> stacks;
+  std::uint64_t lost = 0;
+
+  void take(StackSampler& sampler) {
+    const StackSampler::Rows rows = sampler.take_rows();
+    std::string why;
+    EXPECT_TRUE(
+        decode_modules(rows.modules, static_cast<std::uint32_t>(rows.module_count), &modules, &why))
+        << why;
+    EXPECT_TRUE(decode_stacks(
+        rows.stacks, static_cast<std::uint32_t>(rows.stack_count), modules, &stacks, &why))
+        << why;
+    lost = rows.lost;
+  }
+  // Is there a frame in a module whose path ends so?
+  [[nodiscard]] bool is_through(std::uint32_t site, std::string_view module) const {
+    for (const Recording::Stack::Native& frame : stacks.at(site).native) {
+      if (frame.module != 0 && modules.at(frame.module).path.ends_with(module)) {
+        return true;
+      }
+    }
+    return false;
+  }
+};
+
+[[gnu::noinline]] std::uint32_t one_place(StackSampler& sampler, StackSampler::Thread& thread) {
+  const std::uint32_t site = sampler.site_of(thread, 100);
+  __asm__ volatile("");
+  return site;
+}
+[[gnu::noinline]] std::uint32_t other_place(StackSampler& sampler, StackSampler::Thread& thread) {
+  const std::uint32_t site = sampler.site_of(thread, 100);
+  __asm__ volatile("");
+  return site;
+}
+// So many more frames of its own.
+[[gnu::noinline]] std::uint32_t at_depth(StackSampler& sampler,
+                                         StackSampler::Thread& thread,
+                                         int depth) {
+  const std::uint32_t site =
+      depth == 0 ? sampler.site_of(thread, 100) : at_depth(sampler, thread, depth - 1);
+  __asm__ volatile("");
+  return site;
+}
+
+TEST(StackSampler, APlaceHasOneNumberAndAnotherPlaceAnother) {
+  StackSampler sampler({1, kNever});
+  StackSampler::Thread thread(1);
+  std::set<std::uint32_t> sites;
+  for (int i = 0; i < 100; ++i) {
+    sites.insert(one_place(sampler, thread));
+  }
+  EXPECT_EQ(sites.size(), 1U);
+  EXPECT_FALSE(sites.contains(0));
+  EXPECT_FALSE(sites.contains(other_place(sampler, thread)));
+  Definitions definitions;
+  definitions.take(sampler);
+  EXPECT_EQ(definitions.stacks.size(), 2U);
+  EXPECT_FALSE(definitions.stacks.at(1).native.empty());
+  definitions.take(sampler);
+  EXPECT_EQ(definitions.stacks.size(), 2U) << "each is defined once";
+}
+
+TEST(StackSampler, OneInNOnAverageAndEveryLargeOne) {
+  constexpr int kAllocations = 100'000;
+  StackSampler sampler({100, 1 << 20});
+  StackSampler::Thread thread(7);
+  int small = 0;
+  int large = 0;
+  std::set<int> places;  // in a loop of 100
+  for (int i = 0; i < kAllocations; ++i) {
+    if (sampler.site_of(thread, 512) != 0) {
+      ++small;
+      places.insert(i % 100);
+    }
+    if (i % 1000 == 0) {
+      large += sampler.site_of(thread, 1 << 20) != 0 ? 1 : 0;
+    }
+  }
+  EXPECT_NEAR(small, kAllocations / 100, kAllocations / 1000);
+  EXPECT_EQ(large, kAllocations / 1000);
+  EXPECT_EQ(places.size(), 100U) << "a loop of N allocations hides none of its places";
+}
+
+TEST(StackSampler, DepthIsBoundedAndSaid) {
+  StackSampler sampler({1, kNever});
+  StackSampler::Thread thread(1);
+  Definitions definitions;
+  const std::uint32_t deep = at_depth(sampler, thread, 1000);
+  definitions.take(sampler);
+  EXPECT_EQ(definitions.stacks.at(deep).native.size(), StackSampler::kMostNative);
+  EXPECT_NE(definitions.stacks.at(deep).flags & NOFRAG_TRACE_STACK_NATIVE_CUT, 0U);
+}
+
+TEST(StackSampler, ThreadsAgreeOnNumbers) {
+  StackSampler sampler({1, kNever});
+  constexpr std::size_t kThreads = 8;
+  constexpr int kDepths = 24;
+  std::vector<std::vector<std::uint32_t>> seen(kThreads);
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&sampler, &seen, t] {
+      StackSampler::Thread thread(t);
+      for (int round = 0; round < 50; ++round) {
+        for (int depth = 0; depth < kDepths; ++depth) {
+          const std::uint32_t site = at_depth(sampler, thread, depth);
+          if (round == 0) {
+            seen[t].push_back(site);
+          } else {
+            EXPECT_EQ(seen[t][static_cast<std::size_t>(depth)], site);
+          }
+        }
+      }
+    });
+  }
+  Definitions definitions;
+  for (int i = 0; i < 100; ++i) {  // the writer, meanwhile
+    definitions.take(sampler);
+    sampler.look_for_python();
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  definitions.take(sampler);
+  for (const auto& sites : seen) {
+    EXPECT_EQ(sites, seen.front());
+    for (const std::uint32_t site : sites) {
+      EXPECT_TRUE(definitions.stacks.contains(site));
+    }
+  }
+}
+
+TEST(StackTable, IsBounded) {
+  constexpr std::uint64_t kSpread = 0x9e3779b97f4a7c15;
+  StackTable table;
+  for (std::uint64_t i = 1; i <= StackTable::kMostStacks; ++i) {
+    ASSERT_EQ(table.add(i * kSpread), i);
+  }
+  EXPECT_EQ(table.add(1), 0U);
+  EXPECT_EQ(table.find(1), 0U);
+  EXPECT_EQ(table.find(77 * kSpread), 77U) << "what is there stays";
+}
+
+// ---- libraries that come and go
+
+struct Call {
+  StackSampler* sampler;
+  StackSampler::Thread* thread;
+  std::uint32_t site = 0;
+};
+void take_site(void* argument) {
+  auto* const call = static_cast<Call*>(argument);
+  call->site = call->sampler->site_of(*call->thread, 100);
+}
+
+std::uint32_t site_through(const char* library,
+                           StackSampler& sampler,
+                           StackSampler::Thread& thread) {
+  void* const handle = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  EXPECT_NE(handle, nullptr) << ::dlerror();
+  using Entry = void (*)(void (*)(void*), void*);
+  const auto entry = reinterpret_cast<Entry>(::dlsym(handle, "call_back"));
+  Call call{&sampler, &thread};
+  entry(&take_site, &call);
+  ::dlclose(handle);
+  return call.site;
+}
+
+// The second may be loaded where the first was: the same addresses, and other code.
+TEST(StackSampler, AClosedLibraryIsNotTakenForTheNextOne) {
+  StackSampler sampler({1, kNever});
+  StackSampler::Thread thread(1);
+  Definitions definitions;
+  std::vector<std::uint32_t> sites;
+  for (int i = 0; i < 8; ++i) {  // from one place, so that nothing else tells the stacks apart
+    sites.push_back(
+        site_through(i % 2 == 0 ? STACK_PLUGIN_FIRST : STACK_PLUGIN_SECOND, sampler, thread));
+  }
+  definitions.take(sampler);
+  for (std::size_t i = 0; i < sites.size(); ++i) {
+    EXPECT_EQ(definitions.is_through(sites[i], STACK_PLUGIN_FIRST_NAME), i % 2 == 0) << i;
+    EXPECT_EQ(definitions.is_through(sites[i], STACK_PLUGIN_SECOND_NAME), i % 2 == 1) << i;
+  }
+}
+
+TEST(ModuleTable, CodeOfNoModuleKeepsItsAddress) {
+  ModuleTable table;
+  table.refresh();
+  const ModuleTable::Place nowhere = table.place(64);
+  EXPECT_EQ(nowhere.module, 0U);
+  EXPECT_EQ(nowhere.offset, 64U);
+  const ModuleTable::Place here = table.place(reinterpret_cast<std::uint64_t>(&take_site));
+  EXPECT_NE(here.module, 0U);
+  std::string rows;
+  EXPECT_EQ(table.take_rows(&rows), 1U);
+  EXPECT_EQ(table.take_rows(&rows), 0U);
+}
+
+}  // namespace
+}  // namespace nofrag
