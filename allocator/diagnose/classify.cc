@@ -249,7 +249,12 @@ void note_missing(const Failure& f, Diagnosis* d) {
 
 void decide(const Failure& f, Diagnosis* d) {
   if (f.host_memory) {
-    conclude(d, Cause::kHostMemory, 0.95, "the text tells of memory of the machine, not of a GPU");
+    d->evidence = f.host.evidence;
+    d->missing = f.host.missing;
+    conclude(d,
+             Cause::kHostMemory,
+             f.host.confidence,
+             "the text tells of memory of the machine, not of a GPU");
     return;
   }
   if (const std::vector<std::string> contradictions = impossible(f); !contradictions.empty()) {
