@@ -339,8 +339,18 @@ void blame_limit(const Failure& failure, Diagnosis* diagnosis) {
   if (!failure.limit_is_why() || grows || diagnosis->cause == Cause::kFragmentation) {
     return;
   }
+  // What ran into the limit would have met the card's end on a smaller card: its cause stays known.
+  const bool known = diagnosis->cause != Cause::kUnknown && diagnosis->cause != Cause::kLimit;
+  std::string behind;
+  if (known) {
+    behind = "what ran into it: " + std::string(to_string(diagnosis->cause)) +
+             (diagnosis->evidence.empty() ? "" : ", " + diagnosis->evidence.front());
+  }
   diagnosis->evidence.clear();
   say_limit(failure, diagnosis);
+  if (known) {
+    diagnosis->evidence.push_back(behind);
+  }
   diagnosis->advice = advise(failure, *diagnosis);
 }
 

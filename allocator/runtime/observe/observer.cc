@@ -246,7 +246,8 @@ std::string Observer::explain(DeviceAllocator* device, const std::string& messag
   const Timeline timeline = device->timeline();
   const OomReport report = device->last_oom();
   const Failure failure = failure_of(report, *device, &timeline);
-  const Diagnosis diagnosis = classify(failure);
+  Diagnosis diagnosis = classify(failure);
+  blame_limit(failure, &diagnosis);
   Watched& w = *watched(device->device());
   w.failures[static_cast<std::size_t>(diagnosis.cause)].fetch_add(1, std::memory_order_relaxed);
   w.last_cause.store(static_cast<int>(diagnosis.cause), std::memory_order_relaxed);
