@@ -249,12 +249,13 @@ void note_missing(const Failure& f, Diagnosis* d) {
 
 void decide(const Failure& f, Diagnosis* d) {
   if (f.host_memory) {
+    d->cause = Cause::kHostMemory;
+    d->confidence = f.host.confidence;
     d->evidence = f.host.evidence;
     d->missing = f.host.missing;
-    conclude(d,
-             Cause::kHostMemory,
-             f.host.confidence,
-             "the text tells of memory of the machine, not of a GPU");
+    if (d->missing.empty()) {
+      d->evidence.emplace_back("the text tells of memory of the machine, not of a GPU");
+    }
     return;
   }
   if (const std::vector<std::string> contradictions = impossible(f); !contradictions.empty()) {

@@ -206,6 +206,7 @@ TEST(HostGuess, AKilledProcessIsOneWithLowConfidence) {
     EXPECT_LE(d.confidence, 0.5) << text;
     EXPECT_GT(d.confidence, 0) << text;
     EXPECT_TRUE(says(d.missing, "dmesg")) << text;
+    EXPECT_FALSE(says(d.evidence, "the text tells of memory")) << "it does not: " << text;
   }
   EXPECT_EQ(verdict("$ cat memory.max\n8589934592\nKilled", HostMemory::kContainer).cause,
             Cause::kHostMemory);
