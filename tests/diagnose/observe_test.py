@@ -90,7 +90,7 @@ def samples(text):
         for sample in family.samples:
             labels = dict(sample.labels)
             assert {"device", "pool", "pid"} <= labels.keys(), sample
-            more = [labels[name] for name in ("cause", "rung", "call") if name in labels]
+            more = [labels[name] for name in ("cause", "rung", "call", "kind") if name in labels]
             key = (sample.name, *more)
             assert key not in found, key
             found[key] = sample.value

@@ -13,6 +13,7 @@
 #include "diagnose/report.h"
 #include "runtime/log.h"
 #include "runtime/observe/failure_of.h"
+#include "runtime/observe/passed_on.h"
 
 namespace nofrag {
 namespace {
@@ -287,6 +288,7 @@ std::string Observer::page() {
   StatsReport process;
   process.pid = ::getpid();
   process.ledger = driver_->ledger();
+  process.passed_on = passed_on();
   std::vector<DeviceMetrics> devices;
   for (std::size_t i = 0; i < kMostDevices; ++i) {
     DeviceAllocator* device = watched_[i].device.load(std::memory_order_acquire);
