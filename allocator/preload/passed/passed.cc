@@ -75,6 +75,7 @@ template <typename Table, typename Entry>
 void add(Table* table, std::uint64_t key, Entry entry, PassedOnKind kind) {
   if (const Entry* const stale = table->find(key); stale != nullptr) {
     uncount(*stale);
+    table->erase(key);
   }
   entry.number = ++last_number;
   if (key == 0 || entry.size == 0 || !table->insert(key, entry)) {
