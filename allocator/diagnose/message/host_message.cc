@@ -223,7 +223,7 @@ void read_group(std::string_view report, HostShortage* host) {
   const std::size_t at = last_of(report, "memory: usage ");
   const std::optional<Bytes> limit =
       at == kNowhere ? std::nullopt : size_after(report.substr(at, kLine), "limit ");
-  constexpr Bytes kNoLimit = 1024 * 1024 * kGiB;
+  constexpr Bytes kNoLimit = Bytes(std::uint64_t{1} << 50);
   if (limit && *limit < kNoLimit) {
     host->evidence.push_back("its control group's limit is " + human_bytes(*limit) +
                              " (memory.max)");
@@ -284,9 +284,9 @@ std::string evidence_of(const Sign& sign, HostMemory which, std::string_view lin
 
 }  // namespace
 
-bool read_host_message(std::string_view whole, OomMessage* message) {
-  const std::string line = one_line(whole);
-  const std::string_view text = line;
+bool read_host_message(std::string_view text, OomMessage* message) {
+  const std::string line = one_line(text);
+  text = line;
   std::size_t latest = kNowhere;
   const Sign* found = nullptr;
   HostMemory which = HostMemory::kMachine;
