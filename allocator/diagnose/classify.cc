@@ -249,7 +249,13 @@ void note_missing(const Failure& f, Diagnosis* d) {
 
 void decide(const Failure& f, Diagnosis* d) {
   if (f.host_memory) {
-    conclude(d, Cause::kHostMemory, 0.95, "the text tells of memory of the machine, not of a GPU");
+    d->cause = Cause::kHostMemory;
+    d->confidence = f.host.confidence;
+    d->evidence = f.host.evidence;
+    d->missing = f.host.missing;
+    if (d->missing.empty()) {
+      d->evidence.emplace_back("the text tells of memory of the machine, not of a GPU");
+    }
     return;
   }
   if (const std::vector<std::string> contradictions = impossible(f); !contradictions.empty()) {
@@ -334,8 +340,18 @@ void blame_limit(const Failure& failure, Diagnosis* diagnosis) {
   if (!failure.limit_is_why() || grows || diagnosis->cause == Cause::kFragmentation) {
     return;
   }
+  // What ran into the limit would have met the card's end on a smaller card: its cause stays known.
+  const bool known = diagnosis->cause != Cause::kUnknown && diagnosis->cause != Cause::kLimit;
+  std::string behind;
+  if (known) {
+    behind = "what ran into it: " + std::string(to_string(diagnosis->cause)) +
+             (diagnosis->evidence.empty() ? "" : ", " + diagnosis->evidence.front());
+  }
   diagnosis->evidence.clear();
   say_limit(failure, diagnosis);
+  if (known) {
+    diagnosis->evidence.push_back(behind);
+  }
   diagnosis->advice = advise(failure, *diagnosis);
 }
 

@@ -15,8 +15,9 @@ namespace nofrag {
 [[nodiscard]] Diagnosis classify(const Failure& failure);
 
 // Of a failure with a history: where the process's own limit refused what the card had, and no growth would have
-// run into any limit, that limit is the cause. (classify keeps to the history: a job under a limit that stands for
-// the card's memory wants to know why it needs so much.)
+// run into any limit, that limit is the cause. (classify keeps to the history; what it found is the evidence behind
+// the limit: a job under a limit that stands for the card's memory wants to know why it needs so much.) The error's
+// own text and the recording of the same failure both come through here, so they agree.
 void blame_limit(const Failure& failure, Diagnosis* diagnosis);
 
 }  // namespace nofrag

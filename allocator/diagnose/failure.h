@@ -45,6 +45,22 @@ struct Holder {
 // What a text around the failure says about the moment: a function's name in a traceback, a log line.
 enum class Moment : unsigned char { kUnknown, kLoading, kStep, kKvCache };
 
+// Memory of the machine, not of a card.
+enum class HostMemory : unsigned char {
+  kMachine,
+  kContainer,  // the limit of a control group: a container's, a pod's, a batch job's
+  kShared,     // /dev/shm
+  kOpenFiles,  // blocks of shared memory are files, and a process may have only so many open
+  kPinned,
+};
+
+struct HostShortage {
+  HostMemory which = HostMemory::kMachine;
+  double confidence = 0;
+  std::vector<std::string> evidence;  // most telling first
+  std::vector<std::string> missing;
+};
+
 struct Failure {
   std::string source;      // "nofrag", "PyTorch", "trace", ...
   bool remapping = false;  // the allocator that failed can map free memory anywhere (nofrag)
@@ -68,6 +84,7 @@ struct Failure {
   std::string largest_other;  // of those the largest: "process 1234"; empty: none is named
   Bytes largest_other_size;
   bool host_memory = false;             // it was the machine's memory that ran out, not the card's
+  HostShortage host;                    // then: which, and how it is known
   std::vector<std::string> impossible;  // numbers that a text states and that cannot be
   Moment moment = Moment::kUnknown;
   const Timeline* timeline = nullptr;  // what led there; may be null

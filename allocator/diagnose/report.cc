@@ -99,6 +99,9 @@ std::string short_report(const Diagnosis& d) {
   std::string text = "cause: " + verdict(d);
   if (!d.evidence.empty()) {
     text += "\nwhy: " + d.evidence.front();
+    if (d.cause == Cause::kLimit && d.evidence.size() > 1) {
+      text += "; " + d.evidence[1];
+    }
   }
   if (!d.advice.empty()) {
     text += "\ndo: " + d.advice.front();

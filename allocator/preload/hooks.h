@@ -1,6 +1,6 @@
 // Hooks: what the preload does in place of the driver's entries, one function an entry of entries.def.
 //
-// Owns: nothing; the state is in devices.h, exports.h and captures.h. Layer: preload. Signatures are the
+// Owns: nothing; the state is in devices.h, exports.h, captures.h and passed/passed.h. Layer: preload. Signatures are the
 // driver's, with void* for structures whose layout we do not need. Threads: any, as the driver's.
 // Failure: answers are CUresults; where something of ours fails, the driver's own answer is returned.
 #pragma once
@@ -65,6 +65,25 @@ CUresult hook_cuMemPoolTrimTo(CUmemoryPool pool, size_t keep);
 CUresult hook_cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
 CUresult hook_cuMemSetMemPool(void* location, int type, CUmemoryPool pool);
 CUresult hook_cuMemPoolSetAccess(CUmemoryPool pool, const void* access, size_t count);
+
+// passed/passed_hooks.cc
+CUresult hook_cuMemCreate(unsigned long long* handle,
+                          size_t size,
+                          const void* properties,
+                          unsigned long long flags);
+CUresult hook_cuMemRelease(unsigned long long handle);
+CUresult hook_cuMemMap(CUdeviceptr pointer,
+                       size_t size,
+                       size_t offset,
+                       unsigned long long handle,
+                       unsigned long long flags);
+CUresult hook_cuMemUnmap(CUdeviceptr pointer, size_t size);
+CUresult hook_cuMemAllocManaged(CUdeviceptr* pointer, size_t size, unsigned flags);
+CUresult hook_cuArrayCreate_v2(void** array, const void* descriptor);
+CUresult hook_cuArray3DCreate_v2(void** array, const void* descriptor);
+CUresult hook_cuMipmappedArrayCreate(void** array, const void* descriptor, unsigned levels);
+CUresult hook_cuArrayDestroy(void* array);
+CUresult hook_cuMipmappedArrayDestroy(void* array);
 
 // observe_hooks.cc
 CUresult hook_cuCtxEnablePeerAccess(CUcontext peer, unsigned flags);

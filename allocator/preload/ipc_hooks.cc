@@ -20,6 +20,7 @@
 #include "preload/hooks.h"
 #include "preload/memory.h"
 #include "preload/mode.h"
+#include "preload/passed/passed.h"
 
 namespace nofrag::preload {
 namespace {
@@ -477,7 +478,7 @@ CUresult hook_cuIpcCloseMemHandle(CUdeviceptr pointer) {
 
 CUresult hook_cuMemRetainAllocationHandle(unsigned long long* handle, void* address) {
   pin_for_others(to_pointer(address));
-  return call_real(Entry::k_cuMemRetainAllocationHandle, handle, address);
+  return note_retained(call_real(Entry::k_cuMemRetainAllocationHandle, handle, address), handle);
 }
 
 CUresult hook_cuMemGetHandleForAddressRange(

@@ -13,6 +13,7 @@
 #include "preload/hooks.h"
 #include "preload/memory.h"
 #include "preload/mode.h"
+#include "preload/passed/passed.h"
 #include "preload/retry.h"
 
 namespace nofrag::preload {
@@ -195,9 +196,10 @@ CUresult alloc_async(
     return result;
   }
   result = call_real(entry, pointer, size, given);
-  return result == CUDA_ERROR_OUT_OF_MEMORY && give_idle_memory_back()
-             ? call_real(entry, pointer, size, given)
-             : result;
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && give_idle_memory_back()) {
+    result = call_real(entry, pointer, size, given);
+  }
+  return note_pool_block(result, pointer, size, stream);
 }
 
 CUresult alloc_from_pool(Entry entry,
@@ -211,9 +213,10 @@ CUresult alloc_from_pool(Entry entry,
     return result;
   }
   result = call_real(entry, pointer, size, pool, given);
-  return result == CUDA_ERROR_OUT_OF_MEMORY && give_idle_memory_back()
-             ? call_real(entry, pointer, size, pool, given)
-             : result;
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && give_idle_memory_back()) {
+    result = call_real(entry, pointer, size, pool, given);
+  }
+  return note_pool_block(result, pointer, size, stream);
 }
 
 // ---- rows of a width that the driver would choose
@@ -274,7 +277,7 @@ CUresult free_async(Entry entry, CUdeviceptr pointer, CUstream given, CUstream s
   std::shared_lock lock(gate());
   if (owner_of(pointer) == nullptr) {
     lock.unlock();
-    return call_real(entry, pointer, given);
+    return freeing(pointer, [&] { return call_real(entry, pointer, given); });
   }
   if (Process::instance().exiting()) {
     return CUDA_SUCCESS;
@@ -361,14 +364,17 @@ CUresult hook_cuMemAlloc_v2(CUdeviceptr* pointer, size_t size) {
   if (alloc_here(pointer, size, &result)) {
     return result;
   }
-  return Retry<CUdeviceptr*, size_t>::call<Entry::k_cuMemAlloc_v2>(pointer, size);
+  result = Retry<CUdeviceptr*, size_t>::call<Entry::k_cuMemAlloc_v2>(pointer, size);
+  return note_allocated(result, pointer, size);
 }
 
 CUresult hook_cuMemAllocPitch_v2(
     CUdeviceptr* pointer, size_t* pitch, size_t width, size_t height, unsigned element) {
   const auto pass_on = [&] {
-    return Retry<CUdeviceptr*, size_t*, size_t, size_t, unsigned>::call<
-        Entry::k_cuMemAllocPitch_v2>(pointer, pitch, width, height, element);
+    const CUresult result =
+        Retry<CUdeviceptr*, size_t*, size_t, size_t, unsigned>::call<Entry::k_cuMemAllocPitch_v2>(
+            pointer, pitch, width, height, element);
+    return note_allocated(result, pointer, result == CUDA_SUCCESS ? *pitch * height : 0);
   };
   const bool element_known = element == 4 || element == 8 || element == 16;
   if (pitch == nullptr || width == 0 || height == 0 || !element_known || InsideNofrag::here() ||
@@ -408,8 +414,9 @@ CUresult hook_cuMemFree_v2(CUdeviceptr pointer) {
   std::shared_lock lock(gate());
   if (owner_of(pointer) == nullptr) {
     lock.unlock();
-    return imported_range(pointer).size != 0 ? CUDA_ERROR_INVALID_VALUE
-                                             : call_real(Entry::k_cuMemFree_v2, pointer);
+    return imported_range(pointer).size != 0
+               ? CUDA_ERROR_INVALID_VALUE
+               : freeing(pointer, [&] { return call_real(Entry::k_cuMemFree_v2, pointer); });
   }
   if (Process::instance().exiting()) {
     return CUDA_SUCCESS;  // the driver may be gone, and takes everything back itself

@@ -14,6 +14,7 @@
 #include "preload/hooks.h"
 #include "preload/memory.h"
 #include "preload/mode.h"
+#include "preload/passed/passed.h"
 #include "preload/retry.h"
 
 namespace nofrag::preload {
@@ -95,12 +96,16 @@ CUresult reset(Entry entry, CUdevice device) {
     drop_device(device);
   }
   const CUresult result = call_real(entry, device);
+  if (result == CUDA_SUCCESS) {
+    forget_primary_blocks(device);
+  }
   forget_contexts();
   return result;
 }
 
 CUresult release(Entry entry, CUdevice device) {
   std::unique_lock alone(gate(), std::defer_lock);
+  bool last = false;
   if (may_drop(device)) {
     alone.lock();
     Seat& here = seat(device);
@@ -108,11 +113,15 @@ CUresult release(Entry entry, CUdevice device) {
     if (count > 0) {
       here.retained.store(count - 1);
     }
-    if (count == 1) {
+    last = count == 1;
+    if (last) {
       drop_device(device);  // nofrag's own hold on the context ends with the program's last
     }
   }
   const CUresult result = call_real(entry, device);
+  if (last && result == CUDA_SUCCESS) {
+    forget_primary_blocks(device);
+  }
   forget_contexts();
   return result;
 }
@@ -273,6 +282,9 @@ CUresult hook_cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 
 CUresult hook_cuCtxDestroy_v2(CUcontext context) {
   const CUresult result = call_real(Entry::k_cuCtxDestroy_v2, context);
+  if (result == CUDA_SUCCESS) {
+    forget_blocks(context);
+  }
   forget_contexts();
   return result;
 }

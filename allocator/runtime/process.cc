@@ -12,6 +12,7 @@
 #include "runtime/environment.h"
 #include "runtime/last_error.h"
 #include "runtime/log.h"
+#include "runtime/observe/passed_on.h"
 #include "runtime/open_driver.h"
 
 namespace nofrag {
@@ -413,6 +414,7 @@ StatsReport Process::stats_report() const {
   report.pid = ::getpid();
   report.driver = driver_->name();
   report.ledger = driver_->ledger();
+  report.passed_on = passed_on();
   const std::lock_guard lock(dropped_mutex_);
   for (int i = 0; i < device_count_; ++i) {
     const DeviceAllocator* const device = used_device(i);

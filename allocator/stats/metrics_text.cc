@@ -140,6 +140,22 @@ std::string metrics_text(const StatsReport& process, const std::vector<DeviceMet
       }
     }
   }
+  out.family("nofrag_passed_on_bytes",
+             "gauge",
+             "Device memory that the program took from the driver past nofrag, by how.");
+  for (const PassedOn& passed : process.passed_on) {
+    for (std::size_t i = 0; i < kPassedOnKinds; ++i) {
+      out.sample(std::to_string(passed.device),
+                 of(passed.now[i]),
+                 std::string(",kind=\"") + kPassedOnNames[i] + "\"");
+    }
+  }
+  out.family("nofrag_passed_on_uncounted_total",
+             "counter",
+             "Calls that took memory past nofrag whose size is not known.");
+  for (const PassedOn& passed : process.passed_on) {
+    out.sample(std::to_string(passed.device), of(passed.uncounted));
+  }
   out.family("nofrag_oom_total", "counter", "Allocations that ended out of memory, by root cause.");
   for (const DeviceMetrics& d : devices) {
     for (const CauseCount& failure : d.failures) {

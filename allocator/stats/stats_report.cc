@@ -52,6 +52,19 @@ void emit_device(const DeviceReport& device, Emitter* emitter) {
   emitter->close_object();
 }
 
+void emit_passed_on(const PassedOn& passed, Emitter* emitter) {
+  emitter->open_item("passed on, device " + std::to_string(passed.device));
+  emitter->number("device", static_cast<std::uint64_t>(passed.device), StatUnit::kCount);
+  emitter->number("total_bytes", passed.total.count(), StatUnit::kBytes);
+  emitter->number("peak_bytes", passed.peak.count(), StatUnit::kBytes);
+  for (std::size_t i = 0; i < kPassedOnKinds; ++i) {
+    emitter->number(
+        std::string(kPassedOnNames[i]) + "_bytes", passed.now[i].count(), StatUnit::kBytes);
+  }
+  emitter->number("uncounted_calls", passed.uncounted, StatUnit::kCount);
+  emitter->close_object();
+}
+
 void emit_report(const StatsReport& report, Emitter* emitter) {
   emitter->text("schema", "nofrag.stats/" + std::to_string(kStatsSchemaVersion));
   emitter->number("schema_version", kStatsSchemaVersion, StatUnit::kCount);
@@ -63,6 +76,30 @@ void emit_report(const StatsReport& report, Emitter* emitter) {
     emit_device(device, emitter);
   }
   emitter->close_list();
+  if (report.passed_on.empty()) {
+    return;
+  }
+  emitter->open_list("passed_on");
+  for (const PassedOn& passed : report.passed_on) {
+    emit_passed_on(passed, emitter);
+  }
+  emitter->close_list();
+}
+
+// "passed on to the driver: peak 3.20 GiB; now created 3.00 GiB, managed 1.00 GiB"
+std::string passed_on_line(const PassedOn& passed) {
+  std::string text = "passed on to the driver: peak " + human_bytes(passed.peak);
+  const char* separator = "; now ";
+  for (std::size_t i = 0; i < kPassedOnKinds; ++i) {
+    if (!passed.now[i].is_zero()) {
+      text += std::string(separator) + kPassedOnNames[i] + " " + human_bytes(passed.now[i]);
+      separator = ", ";
+    }
+  }
+  if (passed.uncounted != 0) {
+    text += "; " + std::to_string(passed.uncounted) + " calls took more, of unknown size";
+  }
+  return text + "\n";
 }
 
 }  // namespace
@@ -154,6 +191,10 @@ std::string stats_summary(const StatsReport& report) {
       }
     }
     text += "\n";
+  }
+  for (const PassedOn& passed : report.passed_on) {
+    text += "nofrag: process " + std::to_string(report.pid) + ", device " +
+            std::to_string(passed.device) + ": " + passed_on_line(passed);
   }
   return text;
 }

@@ -14,6 +14,7 @@
 
 #include "device/device_stats.h"
 #include "driver/driver.h"
+#include "stats/passed_on.h"
 
 namespace nofrag {
 
@@ -31,11 +32,12 @@ struct StatsReport {
   std::string driver;
   DriverLedger ledger;
   std::vector<DeviceReport> devices;  // used ones, by ordinal
+  std::vector<PassedOn> passed_on;    // devices on which the program had memory past nofrag
 };
 
 [[nodiscard]] std::string stats_text(const StatsReport& report);
 [[nodiscard]] std::string stats_json(const StatsReport& report);
-// Two lines a device: the peaks, the driver's time, the rungs that served.
+// Two lines a device: the peaks, the driver's time, the rungs that served; one more where memory passed nofrag by.
 [[nodiscard]] std::string stats_summary(const StatsReport& report);
 
 [[nodiscard]] nofrag_device_stats to_c_stats(const DeviceStats& stats);

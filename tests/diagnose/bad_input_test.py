@@ -6,12 +6,15 @@ usage: bad_input_test.py --nofrag PROGRAM
 
 import argparse
 import gzip
+import json
 import os
 import pathlib
 import pickle
 import random
+import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 from explain import explain, run
@@ -98,6 +101,22 @@ class BadInput(unittest.TestCase):
             self.assertEqual(explain(PROGRAM, "", str(path))["cause"], "fragmentation")
             path.write_bytes(gzip.compress(b"nothing of that kind"))
             self.assertEqual(explain(PROGRAM, "", str(path))["cause"], "unknown")
+
+    def test_a_packed_text_that_comes_once(self):
+        """Through a named pipe, as a path and as standard input: what was read of it does not come again."""
+        packed = gzip.compress(WHOLE.encode())
+        with tempfile.TemporaryDirectory() as folder:
+            pipe = os.path.join(folder, "pipe")
+            os.mkfifo(pipe)
+            for data, arguments in ((packed, [pipe]), (packed, ["-"]), (WHOLE.encode(), [pipe])):
+                writer = threading.Thread(target=pathlib.Path(pipe).write_bytes, args=(data,))
+                writer.start()
+                with open(pipe if arguments == ["-"] else os.devnull, "rb") as standard:
+                    done = subprocess.run([PROGRAM, "explain", *arguments, "--json", "-"], stdin=standard,
+                                          capture_output=True, timeout=60)
+                writer.join()
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(json.loads(done.stdout)["cause"], "fragmentation", (len(data), arguments))
 
     def test_bad_usage(self):
         self.assertEqual(run(PROGRAM, "--trace-device", "-1", "-", text=WHOLE).returncode, 2)

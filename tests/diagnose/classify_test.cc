@@ -115,8 +115,12 @@ TEST(Classify, ALimitIsNotBlamedForGrowth) {
   }
   Diagnosis d;
   d.cause = Cause::kModelTooLarge;
+  d.evidence = {"memory filled from the start"};
   blame_limit(f, &d);
   EXPECT_EQ(d.cause, Cause::kLimit);
+  ASSERT_EQ(d.evidence.size(), 2U) << "what ran into it stays known";
+  EXPECT_EQ(d.evidence[1], "what ran into it: model_too_large, memory filled from the start");
+  EXPECT_NE(short_report(d).find("free; what ran into it: model_too_large"), std::string::npos);
   f.limit_reached = false;
   d.cause = Cause::kModelTooLarge;
   blame_limit(f, &d);

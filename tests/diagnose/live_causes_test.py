@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The generated runs of generate.py through libnofrag.so itself (simulated device, thread caches and all): the
-error's own text must name the cause in at least 95 %.
+"""The generated runs of generate.py through libnofrag.so itself (a simulated device with just so much memory, thread
+caches and all): the error's own text must name the cause in at least 95 %.
 
 usage: live_causes_test.py --library libnofrag.so [--seeds N] [--first SEED]
 """
@@ -12,9 +12,11 @@ import ctypes
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 import generate
+from cards import card_of
 
 LEAST_RIGHT = 0.95
 LEAST_PAUSE_US = 500  # shorter ones are the job's own pace
@@ -25,7 +27,12 @@ CAUSES = ("model_too_large", "batch_too_large", "kv_cache_growth", "leak")
 def play(library, cause, seed):
     """In a process of its own: the text of the failure, or nothing."""
     text, capacity = generate.CAUSES[cause](seed)
-    os.environ["NOFRAG_CONF"] = f"driver:sim:h100-80g,limit:{capacity}B,share_status:false"
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["NOFRAG_CONF"] = f"driver:sim:{card_of(capacity, folder)},share_status:false"
+        return play_on_card(library, text)
+
+
+def play_on_card(library, text):
     lib = ctypes.CDLL(library)
     lib.nofrag_malloc.restype = ctypes.c_void_p
     lib.nofrag_malloc.argtypes = [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]

@@ -23,6 +23,7 @@ try:
 except ImportError:
     text_string_to_metric_families = None
 
+from cards import card_of
 from explain import explain
 
 ARGUMENTS = None
@@ -33,8 +34,8 @@ FOLDER = pathlib.Path(f"/dev/shm/nofrag-{os.geteuid()}")
 class Process:
     """process.py, driven."""
 
-    def __init__(self, conf="", **environment):
-        conf = "driver:sim:h100-80g" + ("," + conf if conf else "")
+    def __init__(self, conf="", device="h100-80g", **environment):
+        conf = f"driver:sim:{device}" + ("," + conf if conf else "")
         self.child = subprocess.Popen(
             [sys.executable, str(pathlib.Path(__file__).with_name("process.py")), ARGUMENTS.library],
             env=dict(os.environ, NOFRAG_CONF=conf, **environment),
@@ -89,7 +90,7 @@ def samples(text):
         for sample in family.samples:
             labels = dict(sample.labels)
             assert {"device", "pool", "pid"} <= labels.keys(), sample
-            more = [labels[name] for name in ("cause", "rung", "call") if name in labels]
+            more = [labels[name] for name in ("cause", "rung", "call", "kind") if name in labels]
             key = (sample.name, *more)
             assert key not in found, key
             found[key] = sample.value
@@ -299,7 +300,9 @@ class Top(unittest.TestCase):
 
 class Reports(unittest.TestCase):
     def test_three_lines_that_explain_reads_back(self):
-        process = Process("limit:2GiB,share_status:false")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        process = Process("share_status:false", device=card_of(2 << 30, folder.name))
         while process("alloc 64"):
             pass
         text = process("error")

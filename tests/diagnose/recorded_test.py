@@ -138,7 +138,8 @@ class Recordings(Files):
             self.skipTest("no library")
         self.path = str(self.folder / "job.nofrag")
 
-    def process(self, conf, commands, kill=False):
+    def process(self, conf, commands, kill=False, then=None):
+        """Runs the commands; with `then`, up to the first that fails, and that one behind it."""
         child = subprocess.Popen(
             [sys.executable, str(pathlib.Path(__file__).with_name("process.py")), ARGUMENTS.library],
             env=dict(os.environ, NOFRAG_CONF="driver:sim:h100-80g,share_status:false" + conf, NOFRAG_TRACE=self.path),
@@ -146,6 +147,12 @@ class Recordings(Files):
         answers = []
         for command in commands:
             child.stdin.write(command + "\n")
+            child.stdin.flush()
+            answers.append(json.loads(child.stdout.readline()))
+            if then and answers[-1] is False:
+                break
+        if then:
+            child.stdin.write(then + "\n")
             child.stdin.flush()
             answers.append(json.loads(child.stdout.readline()))
         if kill:
@@ -166,6 +173,20 @@ class Recordings(Files):
         self.assertGreater(verdict["numbers"]["driver_free_bytes"], 70 * GIB)
         self.assertIn("raise the limit of 1.00 GiB", verdict["advice"][0])
         self.assertIn("ended out of memory: 600.00 MiB were refused at event 1", self.replay(self.path).stdout)
+
+    def test_the_errors_own_text_says_the_same(self):
+        # A card that is filled, one step too large, and a leak, which no limit is to blame for.
+        jobs = {"limit": [["alloc 64"] * 17, ["alloc 600", "alloc 600"]],
+                "leak": [["alloc 2", "alloc 100", "alloc 100", "free 2"] * 460]}
+        for cause, variants in jobs.items():
+            for commands in variants:
+                answers, _ = self.process(",limit:1GiB", commands, then="error")
+                told = explain(ARGUMENTS.nofrag, answers[-1])
+                recorded = explain(ARGUMENTS.nofrag, "", self.path)
+                self.assertEqual((told["cause"], recorded["cause"]), (cause, cause), answers[-1])
+                if cause == "limit":
+                    self.assertIn("what ran into it: ", answers[-1])
+                    self.assertAlmostEqual(told["confidence"], recorded["confidence"], places=2)
 
     def test_a_full_card(self):
         self.process("", ["alloc 50000", "alloc 50000"])

@@ -3,8 +3,8 @@
 
 usage: oom_causes.py [--only NAME,...] [--library libnofrag.so] [--nofrag PROGRAM] [--json FILE]
 
-Each job runs in a process of its own with 4 GiB at most (or beside one that holds the card). Prints a table,
-and the texts; exits with 1 if a cause is wrong, with 77 where there is no GPU or no PyTorch. Takes about
+Each job runs in a process of its own with 4 GiB at most, but those that no growth brings to an end: a limit would be
+their cause, so they fill the whole card (or run beside one that holds it). Prints a table, and the texts; exits with 1 if a cause is wrong, with 77 where there is no GPU or no PyTorch. Takes about
 two minutes on an H100.
 """
 
@@ -46,6 +46,7 @@ class Job:
         import torch
 
         self.torch = torch
+        self.limited = allocator != "nofrag" or "limit:" in os.environ.get("NOFRAG_CONF", "")
         self.started = time.monotonic()
         self.forecasts = []  # (seconds into the job, seconds forecast)
         torch.cuda.init()
@@ -69,14 +70,20 @@ def linears(job, layers, width):
 
 
 def model_too_large(job):
-    job.torch.nn.Sequential(*[job.torch.nn.Linear(4096, 4096) for _ in range(90)]).to("cuda")
+    """5.6 GiB where a limit is set, else by a half more than the card, whose memory it fills."""
+    if job.limited:
+        job.torch.nn.Sequential(*[job.torch.nn.Linear(4096, 4096) for _ in range(90)]).to("cuda")
+    else:
+        linears(job, job.torch.cuda.mem_get_info()[1] * 3 // 2 // GIB, 16384)
 
 
 def batch_too_large(job):
     layers = linears(job, 24, 4096)
     job.torch.cuda.synchronize()
     time.sleep(0.5)
-    x = job.torch.randn(16384, 4096, device="cuda", requires_grad=True)
+    # Each layer keeps two of these.
+    rows = max(16384, job.torch.cuda.mem_get_info()[0] // 20 // (4 * 4096))
+    x = job.torch.randn(rows, 4096, device="cuda", requires_grad=True)
     for layer in layers:
         x = job.torch.relu(layer(x))
     x.sum().backward()
@@ -169,6 +176,7 @@ def six_gib(job):
 CASES = {
     "model_too_large": (model_too_large, "nofrag", "model_too_large"),
     "batch_at_first_step": (batch_too_large, "nofrag", "batch_too_large"),
+    "limit": (model_too_large, "nofrag", "limit"),
     "chat": (chat, "nofrag", "kv_cache_growth"),
     "agents": (agents, "nofrag", "kv_cache_growth"),
     "leak": (leak, "nofrag", "leak"),
@@ -177,6 +185,8 @@ CASES = {
     "second_process": (six_gib, "nofrag", "other_process"),
     "steady": (steady, "nofrag", None),
 }
+# Without a limit.
+WHOLE_CARD = {"model_too_large", "batch_at_first_step", "second_process"}
 
 
 def child(name):
@@ -212,7 +222,7 @@ def run_case(name, args):
     _, allocator, _ = CASES[name]
     environment = dict(os.environ, NOFRAG_LIBRARY=args.library)
     environment.pop("PYTORCH_CUDA_ALLOC_CONF", None)
-    if allocator == "nofrag" and name != "second_process":
+    if allocator == "nofrag" and name not in WHOLE_CARD:
         environment["NOFRAG_CONF"] = f"limit:{LIMIT_GIB}GiB"
     holder = None
     if name == "second_process":

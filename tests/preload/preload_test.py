@@ -72,6 +72,24 @@ class Ways(unittest.TestCase):
             self.assertEqual((result.returncode, result.stderr), (0, ""))
 
 
+class Passed(unittest.TestCase):
+    """Memory that programs take from the driver past nofrag is counted for as long as it lives."""
+
+    def test_what_is_counted(self):
+        for name in ("created", "ours", "blocks", "arrays", "threads", "table"):
+            with self.subTest(name):
+                result = client("passed", name)
+                self.assertEqual((result.returncode, result.stderr), (0, ""))
+
+    def test_the_summary_tells_of_it(self):
+        result = client("passed", "left", conf="stats:summary")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stderr.splitlines()[-1],
+                         r"^nofrag: process \d+, device 0: passed on to the driver: peak 32\.00 MiB; now created 32\.00 MiB, "
+                         r"managed 1\.00 MiB$")
+        self.assertNotIn("passed on", client("passed", "ours", conf="stats:summary").stderr)
+
+
 class Semantics(unittest.TestCase):
     """What a program sees is what it sees without us."""
 

@@ -63,13 +63,33 @@ void append(Input* input, std::string_view chunk, bool keep_all) {
   }
 }
 
-Input read_input(const std::string& path) {
-  const bool standard = path == "-";
-  const std::string name = standard ? "standard input" : path;
-  struct stat info {};
-  if (!standard && ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
-    throw InputError(name + ": cannot be read (it is a directory)");
+// Where the input is, and what it is called.
+struct Place {
+  std::string path;
+  std::string name;
+  bool standard = false;
+  // What was read of it does not come again: standard input, named pipes, devices.
+  bool once = false;
+};
+
+Place place_of(const std::string& path) {
+  Place place{path, path, path == "-", path == "-"};
+  if (place.standard) {
+    place.name = "standard input";
+    return place;
   }
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0) {
+    if (S_ISDIR(info.st_mode)) {
+      throw InputError(path + ": cannot be read (it is a directory)");
+    }
+    place.once = !S_ISREG(info.st_mode);
+  }
+  return place;
+}
+
+Input read_input(const Place& place) {
+  const auto& [path, name, standard, once] = place;
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> opened(
       standard ? nullptr : std::fopen(path.c_str(), "rb"),
       [](std::FILE* file) { return std::fclose(file); });
@@ -82,8 +102,7 @@ Input read_input(const std::string& path) {
   std::size_t got = 0;
   while ((got = std::fread(chunk.data(), 1, chunk.size(), file)) > 0) {
     const std::string_view bytes(chunk.data(), got);
-    // Standard input cannot be read twice.
-    append(&input, bytes, standard && is_data(input.head.empty() ? bytes : input.head));
+    append(&input, bytes, once && is_data(input.head.empty() ? bytes : input.head));
   }
   if (std::ferror(file) != 0) {
     throw InputError(name + ": cannot be read (" + std::strerror(errno) + ")");
@@ -116,11 +135,10 @@ bool is_surely_trace(std::string_view head) {
 }
 
 // What is inside, of a gzip file.
-Input unpacked(const std::string& path, const Input& packed) {
-  const bool standard = path == "-";
+Input unpacked(const Place& place, const Input& packed) {
   const std::unique_ptr<ByteSource> source =
-      unpack_if_gzip(standard ? open_memory_source(packed.head) : open_file_source(path),
-                     standard ? "standard input" : path,
+      unpack_if_gzip(place.once ? open_memory_source(packed.head) : open_file_source(place.path),
+                     place.name,
                      kChunk);
   Input input;
   std::vector<char> chunk(kChunk);
@@ -136,17 +154,17 @@ Input unpacked(const std::string& path, const Input& packed) {
 
 // What the input is as a trace; empty, and *why says why, if it is none and may be a text.
 std::optional<Explained> as_trace(const ExplainArguments& arguments,
+                                  const Place& place,
                                   const Input& input,
                                   std::string* why) {
-  const std::string& path = arguments.input;
   const TraceFormat as = parse_input_format(arguments.format);
   std::vector<Trace> traces;
   const std::optional<TraceError> error =
-      path == "-" ? load_traces_from_memory(input.head, "standard input", as, &traces)
-                  : load_traces(path, as, &traces);
+      place.once ? load_traces_from_memory(input.head, place.name, as, &traces)
+                 : load_traces(place.path, as, &traces);
   if (!error) {
-    traces = only_device(std::move(traces), arguments.trace_device, path);
-    print_warnings(traces, path);
+    traces = only_device(std::move(traces), arguments.trace_device, arguments.input);
+    print_warnings(traces, arguments.input);
     return explain_traces(traces, arguments);
   }
   if (error->kind == TraceError::Kind::kEmpty) {
@@ -160,15 +178,16 @@ std::optional<Explained> as_trace(const ExplainArguments& arguments,
 }
 
 Explained explain(const ExplainArguments& arguments) {
-  Input input = read_input(arguments.input);
+  const Place place = place_of(arguments.input);
+  Input input = read_input(place);
   std::string why;
   if (arguments.format != "auto" || is_data(input.head)) {
-    if (std::optional<Explained> explained = as_trace(arguments, input, &why)) {
+    if (std::optional<Explained> explained = as_trace(arguments, place, input, &why)) {
       return std::move(*explained);
     }
   }
   if (is_gzip(input.head)) {
-    input = unpacked(arguments.input, input);
+    input = unpacked(place, input);
   }
   Explained explained = explain_text(input.text());
   if (explained.kind == "nothing" && is_surely_trace(input.head) && !why.empty()) {

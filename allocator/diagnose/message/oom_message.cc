@@ -111,6 +111,9 @@ OomMessage read_oom_message(std::string_view text) {
   const bool known =
       detail::read_nofrag_message(text, &message) || detail::read_torch_message(text, &message) ||
       detail::read_bfc_message(text, &message) || detail::read_other_message(text, &message);
+  if (!known && detail::guess_host_message(text, &message)) {
+    return message;
+  }
   if (known && message.failure.moment == Moment::kUnknown) {
     message.failure.moment = moment_of(text);
   }

@@ -2,9 +2,10 @@
 //
 // Layer: diagnose. Knows the wordings of PyTorch 0.4 to 2.14 (CUDA, HIP, XPU, MPS; the native and the
 // cudaMallocAsync backend), CuPy, JAX and TensorFlow (BFC allocator), RMM, ONNX Runtime, llama.cpp, vLLM,
-// plain CUDA errors, nofrag's own, and those of the machine's memory (Linux's OOM killer). The text may be a whole log:
-// the last message counts, and function names around it tell the moment. Invariants: any bytes are accepted. Threads: pure functions.
-// Failure: a text without a message gives a Failure with an empty source. Cost: a few passes.
+// plain CUDA errors, nofrag's own, and those of the machine's memory: Linux's OOM killer, what containers and batch
+// systems make of it, PyTorch's data loader and shared memory, numpy, NCCL, Ray. The text may be a whole log: the last
+// message counts, and function names around it tell the moment. Invariants: any bytes are accepted. Threads: pure
+// functions. Failure: a text without a message gives a Failure with an empty source. Cost: a few passes.
 #pragma once
 
 #include <optional>
@@ -33,6 +34,8 @@ namespace detail {
 void refuse_negative(std::string_view message, Failure* failure);
 // Each fills *message and returns true if the text has such a message.
 bool read_host_message(std::string_view text, OomMessage* message);
+// Of a text in which nothing else is found: a process that was killed, an error that any memory may raise.
+bool guess_host_message(std::string_view text, OomMessage* message);
 bool read_nofrag_message(std::string_view text, OomMessage* message);
 bool read_torch_message(std::string_view text, OomMessage* message);
 bool read_bfc_message(std::string_view text, OomMessage* message);

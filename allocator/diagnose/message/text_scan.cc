@@ -72,6 +72,11 @@ std::optional<Bytes> size_at(std::string_view text) {
   if (digits == 0 || digits > kMostDigits) {
     return std::nullopt;
   }
+  // "139. MiB": how numpy prints three digits.
+  if (text.substr(i, 2) == ". " && i + 2 < text.size() && is_letter(text[i + 2]) &&
+      text.substr(i + 3, 2) == "iB") {
+    ++i;
+  }
   while (i < text.size() && (text[i] == ' ' || text[i] == '\t')) {
     ++i;
   }

@@ -13,6 +13,7 @@
 #include "diagnose/report.h"
 #include "runtime/log.h"
 #include "runtime/observe/failure_of.h"
+#include "runtime/observe/passed_on.h"
 
 namespace nofrag {
 namespace {
@@ -246,7 +247,8 @@ std::string Observer::explain(DeviceAllocator* device, const std::string& messag
   const Timeline timeline = device->timeline();
   const OomReport report = device->last_oom();
   const Failure failure = failure_of(report, *device, &timeline);
-  const Diagnosis diagnosis = classify(failure);
+  Diagnosis diagnosis = classify(failure);
+  blame_limit(failure, &diagnosis);
   Watched& w = *watched(device->device());
   w.failures[static_cast<std::size_t>(diagnosis.cause)].fetch_add(1, std::memory_order_relaxed);
   w.last_cause.store(static_cast<int>(diagnosis.cause), std::memory_order_relaxed);
@@ -286,6 +288,7 @@ std::string Observer::page() {
   StatsReport process;
   process.pid = ::getpid();
   process.ledger = driver_->ledger();
+  process.passed_on = passed_on();
   std::vector<DeviceMetrics> devices;
   for (std::size_t i = 0; i < kMostDevices; ++i) {
     DeviceAllocator* device = watched_[i].device.load(std::memory_order_acquire);

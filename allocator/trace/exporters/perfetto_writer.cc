@@ -112,7 +112,7 @@ class PerfettoWriter {
         begin("e", quoted(range.name), range.end_us, true);
         out_ += thread + id;
       }
-      if (out_.size() >= kFlushAt) {
+      if (out_.size() >= kExportPiece) {
         if (!sink_(out_)) {
           return false;
         }

@@ -37,7 +37,8 @@ def device_used():
 
 
 def nofrag_holds():
-    """Bytes that nofrag holds in this process; None where it is not preloaded."""
+    """Bytes that nofrag holds in this process and those that it saw passing by (JAX creates its memory itself); None
+    where it is not preloaded."""
     program = ctypes.CDLL(None)
     if not hasattr(program, "nofrag_stats_json"):
         return None
@@ -46,8 +47,9 @@ def nofrag_holds():
     text = ctypes.create_string_buffer(needed.value + 4096)
     if program.nofrag_stats_json(text, len(text), None) != 0:
         return 0
-    devices = json.loads(text.value.decode())["devices"]
-    return devices[0]["reserved_bytes"] if devices else 0
+    statistics = json.loads(text.value.decode())
+    held = sum(device["reserved_bytes"] for device in statistics["devices"][:1])
+    return held + sum(passed["total_bytes"] for passed in statistics.get("passed_on", [])[:1])
 
 
 class Account:

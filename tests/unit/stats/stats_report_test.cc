@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "stats/metrics_text.h"
+
 namespace nofrag {
 namespace {
 
@@ -174,6 +176,40 @@ TEST(StatsReport, SummaryIsTwoLinesADevice) {
             "nofrag: process 42, device 3: 7 allocations, served by: own free 5, grown 1, out of "
             "memory 1\n");
   EXPECT_EQ(stats_summary(StatsReport{}), "");
+}
+
+TEST(StatsReport, WhatPassedNofragByIsSaidWhereThereWasAny) {
+  StatsReport report;
+  report.pid = 42;
+  EXPECT_EQ(stats_json(report).find("passed_on"), std::string::npos);
+  PassedOn passed;
+  passed.device = 1;
+  passed.now[static_cast<std::size_t>(PassedOnKind::kCreated)] = 3 * kGiB;
+  passed.now[static_cast<std::size_t>(PassedOnKind::kManaged)] = kMiB;
+  passed.total = 3 * kGiB;
+  passed.peak = 4 * kGiB;
+  passed.uncounted = 2;
+  report.passed_on.push_back(passed);
+  EXPECT_EQ(
+      stats_summary(report),
+      "nofrag: process 42, device 1: passed on to the driver: peak 4.00 GiB; now created 3.00 "
+      "GiB, managed 1.00 MiB; 2 calls took more, of unknown size\n");
+  const auto told = nlohmann::json::parse(stats_json(report))["passed_on"][0];
+  EXPECT_EQ(told["device"], 1);
+  EXPECT_EQ(told["total_bytes"], (3 * kGiB).count());
+  EXPECT_EQ(told["peak_bytes"], (4 * kGiB).count());
+  EXPECT_EQ(told["created_bytes"], (3 * kGiB).count());
+  EXPECT_EQ(told["managed_bytes"], kMiB.count());
+  EXPECT_EQ(told["pools_bytes"], 0);
+  EXPECT_EQ(told["uncounted_calls"], 2);
+  const std::string metrics = metrics_text(report, {});
+  EXPECT_NE(metrics.find("nofrag_passed_on_bytes{device=\"1\",pool=\"all\",pid=\"42\",kind="
+                         "\"created\"} 3221225472\n"),
+            std::string::npos)
+      << metrics;
+  EXPECT_NE(
+      metrics.find("nofrag_passed_on_uncounted_total{device=\"1\",pool=\"all\",pid=\"42\"} 2\n"),
+      std::string::npos);
 }
 
 }  // namespace
