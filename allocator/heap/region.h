@@ -27,11 +27,20 @@ struct Region {
   class RangeHeap* heap = nullptr;
   Granule* granules = nullptr;
   std::size_t granule_count = 0;
+  Bytes granule;
+  unsigned granule_bits = 0;  // its logarithm; 0 = no power of two
   Block* first = nullptr;
   std::size_t mapping_count = 0;
   std::size_t index = 0;  // in the heap's list of regions
   bool home = false;
   bool listed = false;  // the device layer's: among the views that may be empty
+
+  // A division would cost as much as the rest of a lookup.
+  [[nodiscard]] std::size_t granule_at(VirtAddr address) const {
+    const Bytes offset = address - range.address;
+    return static_cast<std::size_t>(granule_bits != 0 ? offset.count() >> granule_bits
+                                                      : offset / granule);
+  }
 };
 
 // Where a request could go once `missing` bytes of it are backed.
