@@ -7,7 +7,7 @@
 namespace nofrag {
 
 Mapping* RangeHeap::mapping_at(const Region& region, VirtAddr address) {
-  return region.granules[(address - region.range.address) / region.heap->granule()].mapping;
+  return region.granule_at(address).mapping;
 }
 
 Mapping* RangeHeap::link(Region& region, VirtAddr address, Handle* handle) {
@@ -16,7 +16,7 @@ Mapping* RangeHeap::link(Region& region, VirtAddr address, Handle* handle) {
   mapping->handle = handle;
   mapping->region = &region;
   mapping->address = address;
-  mapping->first_granule = granule_index(region, address);
+  mapping->first_granule = region.granule_index(address);
   for (std::size_t i = 0; i < handle->granule_count; ++i) {
     region.granules[mapping->first_granule + i].mapping = mapping;
   }
@@ -41,7 +41,7 @@ Handle* RangeHeap::attach(Region& region, VirtAddr address, PhysicalHandle physi
   handle->mapping_count = 1;
   mapped_ += physical.size;
   push_idle(handle);
-  shelve(merge_neighbours(block));
+  shelve_merged(block);
   return handle;
 }
 
@@ -69,7 +69,7 @@ Mapping* RangeHeap::alias(Region& region, VirtAddr address, Handle* handle) {
           sharing_ == Sharing::kShared && from->clock != nullptr && from->clock->done(from->tick);
       part->clock = done ? nullptr : from->clock;
       part->tick = from->tick;
-      shelve(merge_neighbours(part));
+      shelve_merged(part);
     }
   }
   Mapping* mapping = link(region, address, handle);
@@ -107,7 +107,7 @@ void RangeHeap::unback(Mapping* mapping) {
   --region.mapping_count;
   Block* block = carve(region, mapping->address, mapping->end());
   block->state = BlockState::kUnbacked;
-  shelve(merge_neighbours(block));
+  shelve_merged(block);
 }
 
 void RangeHeap::unlink(Mapping* mapping) {
@@ -181,7 +181,7 @@ PhysicalHandle RangeHeap::detach_lost(Handle* handle) {
   // No stream ever touched it: it becomes free and clean, and leaves like any idle handle.
   drop_use(block, nullptr, 0, true);
   block->state = BlockState::kFree;
-  shelve(merge_neighbours(block));
+  shelve_merged(block);
   return detach(handle);
 }
 

@@ -1,15 +1,9 @@
 #include "heap/range_heap.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace nofrag {
-namespace {
-
-// How far a block is carried back to its place by age before it counts as new.
-constexpr int kShelfWalk = 16;
-
-}  // namespace
-
 void LastUses::note(StreamClock* clock, Tick tick) {
   for (std::uint32_t i = 0; i < count_; ++i) {
     if (inline_[i].clock == clock) {
@@ -74,6 +68,9 @@ Region& RangeHeap::add_region(AddressRange range, bool home) {
   region->home = home;
   region->index = regions_.size();
   region->granule_count = static_cast<std::size_t>(range.size / granule());
+  region->granule_bits = std::has_single_bit(granule().count())
+                             ? static_cast<unsigned>(std::countr_zero(granule().count()))
+                             : 0;
   region->granules = static_cast<Region::Granule*>(
       map_host_pages(region->granule_count * sizeof(Region::Granule)));
   NOFRAG_CHECK(region->granules != nullptr, "no host memory for a region's granule table");
@@ -98,189 +95,6 @@ void RangeHeap::remove_region(Region& region) {
   regions_.pop_back();
 }
 
-Block* RangeHeap::make_block(Region& region, VirtAddr address, Bytes size, BlockState state) {
-  Block* block = context_.blocks.make();
-  NOFRAG_CHECK(block != nullptr, "no host memory for a block");
-  block->address = address;
-  block->size = size;
-  block->state = state;
-  block->region = &region;
-  return block;
-}
-
-// Only granules whose first byte lies in [from, to) change hands.
-void RangeHeap::cover(Block* block, VirtAddr from, VirtAddr to) {
-  Region& region = *block->region;
-  const Bytes last_byte = Bytes(granule().count() - 1);
-  const std::size_t first = granule_index(region, from + last_byte);
-  const std::size_t end = granule_index(region, to + last_byte);
-  for (std::size_t i = first; i < end; ++i) {
-    region.granules[i].block = block;
-  }
-}
-
-Block* RangeHeap::covering(const Region& region, VirtAddr address) {
-  const Bytes granularity = region.heap->granule();
-  Block* block = region.granules[(address - region.range.address) / granularity].block;
-  while (block != nullptr && address >= block->end()) {
-    block = block->next;
-  }
-  return block;
-}
-
-RangeHeap::Shelf& RangeHeap::shelf_of(const StreamClock& clock) {
-  while (dirty_.size() <= clock.index) {
-    dirty_.push_back(nullptr);
-  }
-  auto& shelf = dirty_[clock.index];
-  if (shelf == nullptr) {
-    shelf = std::make_unique<Shelf>();
-  }
-  return *shelf;
-}
-
-void RangeHeap::shelve(Block* block) {
-  if (block->state == BlockState::kUnbacked) {
-    unbacked_.insert(block);
-    return;
-  }
-  if (block->state != BlockState::kFree) {
-    return;
-  }
-  if (block->clock == nullptr) {
-    clean_.index.insert(block);
-    return;
-  }
-  Shelf& shelf = shelf_of(*block->clock);
-  shelf.index.insert(block);
-  // Nearly always the newest tick; a remainder goes back behind its elders. One that would go far back
-  // counts as new instead: a later tick is never wrong, only learned of later.
-  Block* after = shelf.newest;
-  for (int steps = 0; after != nullptr && after->tick > block->tick; ++steps) {
-    if (steps == kShelfWalk) {
-      block->tick = shelf.newest->tick;
-      after = shelf.newest;
-      break;
-    }
-    after = after->previous_dirty;
-  }
-  block->previous_dirty = after;
-  block->next_dirty = after == nullptr ? shelf.oldest : after->next_dirty;
-  (after == nullptr ? shelf.oldest : after->next_dirty) = block;
-  (block->next_dirty == nullptr ? shelf.newest : block->next_dirty->previous_dirty) = block;
-}
-
-void RangeHeap::unshelve(Block* block) {
-  if (block->state == BlockState::kUnbacked) {
-    unbacked_.remove(block);
-    return;
-  }
-  if (block->state != BlockState::kFree) {
-    return;
-  }
-  if (block->clock == nullptr) {
-    clean_.index.remove(block);
-    return;
-  }
-  Shelf& shelf = shelf_of(*block->clock);
-  shelf.index.remove(block);
-  (block->previous_dirty == nullptr ? shelf.oldest : block->previous_dirty->next_dirty) =
-      block->next_dirty;
-  (block->next_dirty == nullptr ? shelf.newest : block->next_dirty->previous_dirty) =
-      block->previous_dirty;
-  block->previous_dirty = nullptr;
-  block->next_dirty = nullptr;
-}
-
-bool RangeHeap::mergeable(const Block& a, const Block& b) const {
-  if (a.state != b.state) {
-    return false;
-  }
-  if (a.state == BlockState::kUnbacked) {
-    return true;
-  }
-  if (a.state != BlockState::kFree) {
-    return false;
-  }
-  // With one stream a mark holds nobody up, so clean and dirty need not be kept apart.
-  return a.clock == b.clock || !context_.streams.several();
-}
-
-// The longer block's node survives: fewer granule entries change.
-Block* RangeHeap::absorb(Block* left, Block* right) {
-  Block* survivor = left->size >= right->size ? left : right;
-  Block* gone = survivor == left ? right : left;
-  cover(survivor, gone->address, gone->end());
-  if (gone->clock != nullptr) {
-    survivor->tick = survivor->clock == nullptr ? gone->tick : std::max(survivor->tick, gone->tick);
-    survivor->clock = gone->clock;
-  }
-  Block* before = left->previous;
-  Block* after = right->next;
-  survivor->address = left->address;
-  survivor->size = left->size + right->size;
-  survivor->previous = before;
-  survivor->next = after;
-  (before == nullptr ? survivor->region->first : before->next) = survivor;
-  if (after != nullptr) {
-    after->previous = survivor;
-  }
-  context_.blocks.destroy(gone);
-  return survivor;
-}
-
-Block* RangeHeap::merge_neighbours(Block* block) {
-  if (block->previous != nullptr && mergeable(*block->previous, *block)) {
-    unshelve(block->previous);
-    block = absorb(block->previous, block);
-  }
-  if (block->next != nullptr && mergeable(*block, *block->next)) {
-    unshelve(block->next);
-    block = absorb(block, block->next);
-  }
-  return block;
-}
-
-Block* RangeHeap::cut_front(Block* block, VirtAddr at) {
-  Block* front = make_block(*block->region, block->address, at - block->address, block->state);
-  front->clock = block->clock;
-  front->tick = block->tick;
-  front->previous = block->previous;
-  front->next = block;
-  (front->previous == nullptr ? block->region->first : front->previous->next) = front;
-  block->previous = front;
-  block->size = block->end() - at;
-  block->address = at;
-  cover(front, front->address, at);
-  return front;
-}
-
-Block* RangeHeap::carve(Region& region, VirtAddr from, VirtAddr to) {
-  Block* block = covering(region, from);
-  Block* carved = nullptr;
-  for (;;) {
-    NOFRAG_CHECK(block != nullptr && block->state != BlockState::kLive &&
-                     block->state != BlockState::kPending,
-                 "carving addresses that are in use");
-    unshelve(block);
-    if (block->address < from) {
-      shelve(cut_front(block, from));
-    }
-    if (block->end() > to) {
-      Block* front = cut_front(block, to);
-      shelve(block);
-      block = front;
-    }
-    block->clock = nullptr;
-    block->tick = 0;
-    carved = carved == nullptr ? block : absorb(carved, block);
-    if (carved->end() == to) {
-      return carved;
-    }
-    block = carved->next;
-  }
-}
-
 Block* RangeHeap::find_free(Bytes size, const StreamClock& clock) const {
   FreeNode* own = clock.index < dirty_.size() && dirty_[clock.index] != nullptr
                       ? dirty_[clock.index]->index.find(size)
@@ -303,10 +117,9 @@ Block* RangeHeap::take_front(Block* free, Bytes size, Bytes requested, StreamClo
   Block* taken = free;
   if (free->size > size) {
     // The rest keeps its node, its mark and so its place in the list by age.
-    FreeIndex& index = free->clock == nullptr ? clean_.index : shelf_of(*free->clock).index;
-    index.remove(free);
-    taken = cut_front(free, free->address + size);
-    index.insert(free);
+    const VirtAddr at = free->address;
+    taken = add_before(free, at, size);
+    reshape(free, at + size, free->size - size);
   } else {
     unshelve(free);
   }
@@ -333,13 +146,13 @@ void RangeHeap::free(Block* block, Tick tick) {
   if (clean) {
     block->clock = nullptr;
   }
-  shelve(merge_neighbours(block));
+  shelve_merged(block);
 }
 
 template <typename Visitor>
 void RangeHeap::for_each_part(const Block& block, Visitor&& visit) const {
   const Region& region = *block.region;
-  std::size_t index = granule_index(region, block.address);
+  std::size_t index = region.granule_index(block.address);
   for (VirtAddr at = block.address; at < block.end();) {
     Mapping* mapping = region.granules[index].mapping;
     const VirtAddr stop = std::min(mapping->end(), block.end());
@@ -400,7 +213,7 @@ void RangeHeap::drop_use(Block* block, StreamClock* clock, Tick tick, bool clean
       shadow->state = BlockState::kFree;
       shadow->clock = clean ? nullptr : clock;
       shadow->tick = tick;
-      shelve(merge_neighbours(shadow));
+      shelve_merged(shadow);
     }
   });
 }
@@ -436,7 +249,7 @@ void RangeHeap::clean_done(StreamClock& clock) {
     Block* block = shelf.oldest;
     unshelve(block);
     block->clock = nullptr;
-    shelve(merge_neighbours(block));
+    shelve_merged(block);
   }
   // Streams come and go; their shelves need not stay.
   if (shelf.oldest == nullptr && (clock.retired || clock.gone)) {
@@ -451,10 +264,13 @@ void RangeHeap::clean_all() {
       Block* block = shelf->oldest;
       unshelve(block);
       block->clock = nullptr;
-      block = merge_neighbours(block);
-      // With a single stream a dirty neighbour may have passed its mark on: take it off again.
-      block->clock = nullptr;
-      shelve(block);
+      block = shelve_merged(block);
+      if (block->clock != nullptr) {
+        // With a single stream a dirty neighbour passed its mark on: it comes off again.
+        unshelve(block);
+        block->clock = nullptr;
+        shelve(block);
+      }
     }
   }
 }

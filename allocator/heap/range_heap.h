@@ -27,6 +27,7 @@
 
 #include "base/object_pool.h"
 #include "heap/region.h"
+#include "heap/shelf.h"
 #include "stream/streams.h"
 
 namespace nofrag {
@@ -178,24 +179,26 @@ class RangeHeap {
   void check() const;
 
  private:
-  // Free blocks of one stream (or the clean ones): an index and, for streams, the list by age.
-  struct Shelf {
-    FreeIndex index;
-    Block* oldest = nullptr;
-    Block* newest = nullptr;
-  };
-
   Shelf& shelf_of(const StreamClock& clock);
+  FreeIndex& index_of(const Block& block);
+  static bool on_shelf(const Block& block) {
+    return block.state == BlockState::kFree || block.state == BlockState::kUnbacked;
+  }
   Block* make_block(Region& region, VirtAddr address, Bytes size, BlockState state);
   // Puts a free or unbacked block on its shelf, takes it off. Marks and states change only in between.
   void shelve(Block* block);
   void unshelve(Block* block);
+  void reshape(Block* block, VirtAddr address, Bytes size);
   [[nodiscard]] bool mergeable(const Block& a, const Block& b) const;
-  // Merges an unshelved free (or unbacked) block with mergeable neighbours; returns the survivor.
-  Block* merge_neighbours(Block* block);
+  // Puts a free (or unbacked) block on its shelf, merged with mergeable neighbours; returns the survivor.
+  Block* shelve_merged(Block* block);
   Block* absorb(Block* left, Block* right);
+  void inherit(Block* heir, Block* gone);
+  Block* add_before(Block* block, VirtAddr address, Bytes size);
+  Block* add_behind(Block* block, VirtAddr address, Bytes size);
   // Cuts [block->address, at) off as a new block before `block`, which keeps the rest. Unshelved.
   Block* cut_front(Block* block, VirtAddr at);
+  Block* cut_out(Block* block, VirtAddr from, VirtAddr to);
   // One block over exactly [from, to), unshelved, without a mark, of what lies there and is nobody's.
   Block* carve(Region& region, VirtAddr from, VirtAddr to);
   void cover(Block* block, VirtAddr from, VirtAddr to);
@@ -213,9 +216,6 @@ class RangeHeap {
   void push_idle(Handle* handle);
   void pop_idle(Handle* handle);
   [[nodiscard]] Bytes granule() const { return context_.granularity; }
-  [[nodiscard]] std::size_t granule_index(const Region& region, VirtAddr address) const {
-    return static_cast<std::size_t>((address - region.range.address) / granule());
-  }
   [[nodiscard]] bool usable(const Block& block, const StreamClock& clock, Scope scope) const;
   void consider_around(Block* seed,
                        Bytes size,

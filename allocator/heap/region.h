@@ -28,14 +28,21 @@ struct Region {
   class RangeHeap* heap = nullptr;
   Granule* granules = nullptr;
   std::size_t granule_count = 0;
+  unsigned granule_bits = 0;  // its logarithm; 0 = no power of two
   Block* first = nullptr;
   std::size_t mapping_count = 0;
   std::size_t index = 0;  // in the heap's list of regions
   bool home = false;
   bool listed = false;  // the device layer's: among the views that may be empty
 
+  // A division would cost as much as the rest of a lookup.
+  [[nodiscard]] std::size_t granule_index(VirtAddr address) const {
+    const Bytes offset = address - range.address;
+    return static_cast<std::size_t>(granule_bits != 0 ? offset.count() >> granule_bits
+                                                      : offset / granularity);
+  }
   [[nodiscard]] Granule& granule_at(VirtAddr address) const {
-    return granules[(address - range.address) / granularity];
+    return granules[granule_index(address)];
   }
 };
 

@@ -14,11 +14,21 @@ std::uint32_t FreeIndex::bin_of(Bytes size) {
   return (exponent - kSubBits + 1) * kSubBins + sub;
 }
 
-void FreeIndex::insert(FreeNode* node) {
-  const std::uint32_t bin = bin_of(node->size);
+void FreeIndex::put_in_bin(std::uint32_t bin, FreeNode* node) {
   NOFRAG_CHECK(bin < kBins, "free run larger than the index can hold");
   bins_[bin].insert(node, pool_);
   occupied_[bin / 64] |= std::uint64_t{1} << (bin % 64);
+}
+
+void FreeIndex::take_from_bin(std::uint32_t bin, const FreeNode* node) {
+  bins_[bin].erase(node, pool_);
+  if (bins_[bin].empty()) {
+    occupied_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
+  }
+}
+
+void FreeIndex::insert(FreeNode* node) {
+  put_in_bin(bin_of(node->size), node);
   if (node->size > kBestFitMax) {
     by_address_.insert(node, pool_);
   }
@@ -27,16 +37,38 @@ void FreeIndex::insert(FreeNode* node) {
 }
 
 void FreeIndex::remove(FreeNode* node) {
-  const std::uint32_t bin = bin_of(node->size);
-  bins_[bin].erase(node, pool_);
-  if (bins_[bin].empty()) {
-    occupied_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
-  }
+  take_from_bin(bin_of(node->size), node);
   if (node->size > kBestFitMax) {
     by_address_.erase(node, pool_);
   }
   bytes_ -= node->size;
   --count_;
+}
+
+void FreeIndex::change(FreeNode* node, VirtAddr address, Bytes size) {
+  const FreeNode to{address, size};
+  const std::uint32_t bin = bin_of(node->size);
+  const std::uint32_t new_bin = bin_of(size);
+  const bool was_long = node->size > kBestFitMax;
+  const bool is_long = size > kBestFitMax;
+  if (bin == new_bin) {
+    bins_[bin].change(node, to, pool_);
+  } else {
+    take_from_bin(bin, node);
+  }
+  if (was_long && is_long) {
+    by_address_.change(node, to, pool_);
+  } else if (was_long) {
+    by_address_.erase(node, pool_);
+  }
+  bytes_ = bytes_ - node->size + size;
+  *node = to;
+  if (bin != new_bin) {
+    put_in_bin(new_bin, node);
+  }
+  if (is_long && !was_long) {
+    by_address_.insert(node, pool_);
+  }
 }
 
 std::uint32_t FreeIndex::next_bin(std::uint32_t from) const {

@@ -43,6 +43,8 @@ class FreeIndex {
   void insert(FreeNode* node);
   // pre: node is in this index, its address and size unchanged since insert.
   void remove(FreeNode* node);
+  // Gives it another address and size. pre: as remove(); between the addresses lies no other run of the index.
+  void change(FreeNode* node, VirtAddr address, Bytes size);
   // A run of at least `size`, or nullptr if there is none. Does not remove it.
   [[nodiscard]] FreeNode* find(Bytes size) const;
   // The longest run (of several the lowest address), or nullptr.
@@ -69,6 +71,8 @@ class FreeIndex {
  private:
   static constexpr std::uint32_t kWords = kBins / 64;
 
+  void put_in_bin(std::uint32_t bin, FreeNode* node);
+  void take_from_bin(std::uint32_t bin, const FreeNode* node);
   // The first non-empty bin >= from / the last one < to, or kBins.
   [[nodiscard]] std::uint32_t next_bin(std::uint32_t from) const;
   [[nodiscard]] std::uint32_t last_bin_below(std::uint32_t to) const;

@@ -9,7 +9,8 @@ using Node = RunTree::Node;
 using Entry = RunTree::Entry;
 
 constexpr std::uint32_t kFan = RunTree::kFan;
-constexpr std::uint32_t kSparse = 4;       // below it a node looks for a neighbour to merge with
+constexpr std::uint32_t kSparse = 4;  // below it a node looks for a neighbour to merge with
+constexpr const char* kAbsent = "free run is not in the index where its address and size say";
 constexpr std::uint32_t kMergedMost = 12;  // room left, so that it does not split again at once
 
 std::uint64_t key_of(const FreeNode& run) {
@@ -150,11 +151,16 @@ void RunTree::add_level(Pool& pool) {
 }
 
 void RunTree::insert(FreeNode* run, Pool& pool) {
+  put_in(run, *run, pool);
+}
+
+// `run`, which is or will be where `at` says.
+void RunTree::put_in(FreeNode* run, const FreeNode& at, Pool& pool) {
   if (empty()) {
     top_.run = run;
     return;
   }
-  const std::uint64_t key = key_of(*run);
+  const std::uint64_t key = key_of(at);
   if (height_ == 0) {
     add_level(pool);
   } else if (top_.child->count == kFan) {
@@ -170,16 +176,75 @@ void RunTree::insert(FreeNode* run, Pool& pool) {
       i += key >= node->entries[i + 1].key ? 1 : 0;
     }
     node->entries[i].key = std::min(node->entries[i].key, key);
-    node->entries[i].size = std::max(node->entries[i].size, run->size);
+    node->entries[i].size = std::max(node->entries[i].size, at.size);
     node = node->entries[i].slot.child;
   }
-  node->entries[node->count++] = {key, run->size, {.run = run}};
+  node->entries[node->count++] = {key, at.size, {.run = run}};
+}
+
+void RunTree::change(FreeNode* run, const FreeNode& to, Pool& pool) {
+  if (height_ == 0) {
+    NOFRAG_CHECK(top_.run == run, kAbsent);
+    return;
+  }
+  const std::uint64_t key = key_of(*run);
+  const std::uint64_t new_key = key_of(to);
+  // Where the leaf's keys end at the latest. The next leaf's first key may be a lower bound that lies below the
+  // new address.
+  std::uint64_t limit = UINT64_MAX;
+  Path path;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled as far as it is read
+  Node* node = top_.child;
+  for (std::uint32_t level = height_ - 1; level > 0; --level) {
+    path.nodes[level] = node;
+    const std::uint32_t slot = child_for(*node, key);
+    path.slots[level] = slot;
+    limit = slot + 1 < node->count ? node->entries[slot + 1].key : limit;
+    node = node->entries[slot].slot.child;
+    prefetch(node);
+  }
+  if (new_key >= limit) {
+    erase(run, pool);
+    put_in(run, to, pool);
+    return;
+  }
+  path.nodes[0] = node;
+  std::uint32_t at = 0;
+  while (at < node->count && node->entries[at].slot.run != run) {
+    ++at;
+  }
+  NOFRAG_CHECK(
+      at < node->count && node->entries[at].key == key && node->entries[at].size == run->size,
+      kAbsent);
+  node->entries[at].key = new_key;
+  node->entries[at].size = to.size;
+  for (std::uint32_t level = 1; level < height_; ++level) {
+    std::uint64_t& least = path.nodes[level]->entries[path.slots[level]].key;
+    least = std::min(least, new_key);
+  }
+  mend_longest(path, height_, run->size, to.size);
+}
+
+// After a run at the end of the path grew or shrank.
+void RunTree::mend_longest(const Path& path, std::uint32_t height, Bytes before, Bytes now) {
+  for (std::uint32_t level = 1; level < height; ++level) {
+    Bytes& longest = path.nodes[level]->entries[path.slots[level]].size;
+    const Bytes was = longest;
+    if (now >= was) {
+      longest = now;
+    } else if (was == before) {
+      longest = longest_in(*path.nodes[level - 1]);
+    }
+    if (longest == was) {
+      return;
+    }
+    before = was;
+    now = longest;
+  }
 }
 
 void RunTree::erase(const FreeNode* run, Pool& pool) {
-  const char* const absent = "free run is not in the index where its address and size say";
   if (height_ == 0) {
-    NOFRAG_CHECK(top_.run == run, absent);
+    NOFRAG_CHECK(top_.run == run, kAbsent);
     top_.run = nullptr;
     return;
   }
@@ -199,7 +264,7 @@ void RunTree::erase(const FreeNode* run, Pool& pool) {
   }
   NOFRAG_CHECK(
       at < node->count && node->entries[at].key == key && node->entries[at].size == run->size,
-      absent);
+      kAbsent);
   node->entries[at] = node->entries[--node->count];
   if (height_ > 1) {
     mend(path, run->size, pool);

@@ -52,6 +52,9 @@ class RunTree {
   void insert(FreeNode* run, Pool& pool);
   // pre: `run` is in the tree, its address and size unchanged since.
   void erase(const FreeNode* run, Pool& pool);
+  // The run will be where `to` says: the caller gives it that address and size afterwards.
+  // pre: as erase(); between its old address and the new one lies no other run.
+  void change(FreeNode* run, const FreeNode& to, Pool& pool);
 
   [[nodiscard]] bool empty() const { return top_.run == nullptr; }
   // Of the runs of at least `size` the one with the lowest address, or nullptr.
@@ -94,7 +97,9 @@ class RunTree {
                          std::uint64_t to);
 
   void add_level(Pool& pool);
+  void put_in(FreeNode* run, const FreeNode& at, Pool& pool);
   void mend(const Path& path, Bytes erased, Pool& pool);
+  static void mend_longest(const Path& path, std::uint32_t height, Bytes before, Bytes now);
   void drop_levels(Pool& pool);
 
   Slot top_{nullptr};

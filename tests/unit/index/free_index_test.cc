@@ -144,6 +144,60 @@ TEST_F(FreeIndexSearch, VisitsBinsFromTheLongestDown) {
   EXPECT_GE(FreeIndex::bin_of(seen.back()->size), FreeIndex::bin_of(units(2001)));
 }
 
+// Runs that grow, shrink and move between their neighbours, in an index with a random crowd of others; with each
+// change made in place, and by taking it out and putting it in.
+TEST(FreeIndexChange, IsARemovalAndAnInsertion) {
+  for (std::uint32_t seed = 1; seed <= 20; ++seed) {
+    std::mt19937_64 random(seed);
+    const std::uint64_t places = 1 + random() % (seed % 2 == 0 ? 40 : 3000);
+    // Each run has a stretch of its own, which it fills as it likes.
+    const std::uint64_t stretch = seed % 3 == 0 ? 400 : 200'000;
+    std::vector<FreeNode> changed(places);
+    std::vector<FreeNode> replaced(places);
+    std::vector<bool> there(places, false);
+    FreeIndex one;
+    FreeIndex other;
+    for (int step = 0; step < 6000; ++step) {
+      const std::size_t at = random() % places;
+      const std::uint64_t from = random() % stretch;
+      const std::uint64_t size =
+          1 + (random() % 4 == 0 ? random() % 8 : random()) % (stretch - from);
+      const FreeNode to{VirtAddr(0x10000000 + (at * stretch + from) * 512), units(size)};
+      if (there[at]) {
+        other.remove(&replaced[at]);
+      }
+      const bool leaves = there[at] && random() % 5 == 0;
+      if (leaves) {
+        one.remove(&changed[at]);
+      } else if (there[at]) {
+        one.change(&changed[at], to.address, to.size);
+      } else {
+        changed[at] = to;
+        one.insert(&changed[at]);
+      }
+      there[at] = !leaves;
+      if (there[at]) {
+        replaced[at] = to;
+        other.insert(&replaced[at]);
+        ASSERT_EQ(changed[at].address, to.address);
+        ASSERT_EQ(changed[at].size, to.size);
+      }
+      const Bytes wanted = units(1 + random() % stretch);
+      const FreeNode* found = one.find(wanted);
+      const FreeNode* expected = other.find(wanted);
+      ASSERT_EQ(found == nullptr, expected == nullptr) << "seed " << seed << " step " << step;
+      ASSERT_TRUE(found == nullptr || found->address == expected->address)
+          << "seed " << seed << " step " << step;
+      if (step % 64 == 0) {
+        one.check();
+      }
+    }
+    one.check();
+    ASSERT_EQ(one.bytes(), other.bytes());
+    ASSERT_EQ(one.count(), other.count());
+  }
+}
+
 TEST(FreeIndexDeathTest, RemoveOfARunThatMovedAborts) {
   FreeIndex index;
   FreeNode node{VirtAddr(std::uint64_t{1} << 20), units(10)};
