@@ -9,6 +9,7 @@ which halves the time; --deep lets it look as far as it would by itself.
 --quick leaves the analyzer out, which looks only at functions of the file that it is given, and so gives
 clang-tidy up to TOGETHER files that are compiled alike as one: what it takes to read and to search the headers
 is most of a file's time. Files that do not pass together are looked at one by one, and those results count.
+What else looks only at the file that is given (ALONE) is asked of each.
 
 Files named in scripts/tidy_pending.txt have findings, or have not been through it yet: they are left out and
 counted, unless they are named. That list may only become shorter.
@@ -35,6 +36,7 @@ GCC_ONLY = ("-mtls-dialect=gnu2",)
 PENDING = ROOT / "scripts/tidy_pending.txt"
 QUICK = ["--checks=-clang-analyzer-*"]
 TOGETHER = 16
+ALONE = ["--checks=-*,clang-diagnostic-*,misc-unused-using-decls"]
 SHALLOW = [f"--extra-arg={word}" for word in ("-Xclang", "-analyzer-config", "-Xclang", "mode=shallow")]
 
 
@@ -133,10 +135,12 @@ def check_together(build, flags, group):
         shutil.rmtree(folder)
     if not good:
         return [result for item in group for result in check_alone(build, flags, item)]
-    for _, _, stamp in group:
-        stamp.touch()
+    results = [run(build, ALONE, ROOT / relative) for relative, *_ in group]
+    for (good, _), (_, _, stamp) in zip(results, group):
+        if good:
+            stamp.touch()
     seconds = (time.monotonic() - start) / len(group)
-    return [(relative, True, "", seconds) for relative, *_ in group]
+    return [(relative, good, output, seconds) for (good, output), (relative, *_) in zip(results, group)]
 
 
 def main():

@@ -229,6 +229,33 @@ TEST(HostGuess, NeverWhereSomethingElseIsFound) {
   verdict("\"OOMKilled\": true, \"ExitCode\": 137", HostMemory::kContainer);
 }
 
+// Who is killed after another failure was killed for it.
+TEST(HostGuess, NotWhereATextTellsOfAnotherEnd) {
+  for (const char* text :
+       {"RuntimeError: CUDA error: an illegal memory access was encountered\nexitcode  : -9 (pid: "
+        "17)",
+        "train.sh: line 3: 17 Segmentation fault (core dumped) python train.py\nKilled",
+        "Watchdog caught collective operation timeout\nreturned exit code 137",
+        "slurmstepd: error: *** JOB 17 CANCELLED DUE TO TIME LIMIT ***\nKilled"}) {
+    EXPECT_FALSE(failure_in(text).host_memory) << text;
+  }
+}
+
+// What the machine ran out of earlier is not what the card ran out of now.
+TEST(HostGuess, ALaterFailureOfTheCardIsTheFailure) {
+  const std::string earlier = "Last State: Terminated  Reason: OOMKilled  Exit Code: 137\n";
+  for (const char* text :
+       {"RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuda runtime error (2) : out of memory at THCStorage.cu:58",
+        "ncclUnhandledCudaError: Cuda failure 'out of memory'",
+        "RuntimeError: Triton Error [CUDA]: out of memory",
+        "pycuda._driver.MemoryError: cuMemAlloc failed: out of memory",
+        "ValueError: No available memory for the cache blocks."}) {
+    EXPECT_TRUE(failure_in(earlier).host_memory);
+    EXPECT_FALSE(failure_in(earlier + text).host_memory) << text;
+  }
+}
+
 TEST(HostGuess, ErrorsThatAnyMemoryMayRaise) {
   verdict(
       "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  "

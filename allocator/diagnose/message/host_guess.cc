@@ -1,7 +1,9 @@
 // Texts in which nothing else is found: a process that somebody killed, and errors that any memory may raise. What is
 // said of them is a guess, and its confidence says how good a one.
+#include <algorithm>
 #include <array>
 #include <cctype>
+#include <iterator>
 
 #include "diagnose/message/oom_message.h"
 #include "diagnose/message/text_scan.h"
@@ -122,6 +124,22 @@ bool denies_it(std::string_view text) {
   return at != kNowhere && holds(text.substr(at, 24), "false");
 }
 
+// What ends programs otherwise: whoever is killed after it was killed for it.
+bool tells_of_another_end(std::string_view text) {
+  constexpr std::string_view kSigns[] = {"CUDA error:",
+                                         "Segmentation fault",
+                                         "SIGSEGV",
+                                         "core dumped",
+                                         "SIGABRT",
+                                         "Watchdog caught collective",
+                                         "NCCL error",
+                                         "DUE TO TIME LIMIT",
+                                         "CANCELLED"};
+  return std::any_of(std::begin(kSigns), std::end(kSigns), [text](std::string_view sign) {
+    return holds(text, sign);
+  });
+}
+
 bool guess(std::string_view text, Failure* f) {
   HostShortage* const host = &f->host;
   const auto settle = [&](double confidence, const char* evidence, const char* source = "Linux") {
@@ -144,7 +162,8 @@ bool guess(std::string_view text, Failure* f) {
   }
   const bool by_signal = has_exit_of_killed(text) && !denies_it(text);
   const bool by_shell = has_shells_line(text);
-  if (!by_signal && !by_shell && find_word(text, "Killed") == kNowhere) {
+  if ((!by_signal && !by_shell && find_word(text, "Killed") == kNowhere) ||
+      tells_of_another_end(text)) {
     return false;
   }
   if (holds(text, "memory.max") || holds(text, "cgroup")) {

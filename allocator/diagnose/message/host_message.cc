@@ -139,7 +139,20 @@ constexpr std::string_view kDeviceSigns[] = {"CUDA out of memory",
                                              "RESOURCE_EXHAUSTED",
                                              "nofrag holds ",
                                              "Out of memory allocating ",
-                                             "RMM failure at"};
+                                             "RMM failure at",
+                                             "CUBLAS_STATUS_ALLOC_FAILED",
+                                             "cublasStatusAllocFailed",
+                                             "cuda runtime error (2)",
+                                             "CUDA error 2",
+                                             "CUDA driver error: out of memory",
+                                             "Cuda failure 'out of memory'",
+                                             "Cuda failure 2 'out of memory'",
+                                             "Triton Error [CUDA]: out of memory",
+                                             "cuMemAlloc failed",
+                                             "aximum pool size exceeded",
+                                             "Available memory of",
+                                             "No available memory for the cache blocks",
+                                             "OOM when allocating"};
 
 // Terminals break lines anywhere, and PyTorch's own behind "signal:". A run of blanks is one.
 std::string one_line(std::string_view text) {
