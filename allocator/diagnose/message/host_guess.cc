@@ -11,8 +11,6 @@
 namespace nofrag::detail {
 namespace {
 
-constexpr std::size_t kNowhere = std::string_view::npos;
-
 constexpr double kBadAlloc = 0.75;
 constexpr double kMemoryError = 0.7;
 constexpr double kKilledBySignal = 0.5;

@@ -10,7 +10,6 @@
 namespace nofrag::detail {
 namespace {
 
-constexpr std::size_t kNowhere = std::string_view::npos;
 // A message's sentence, and a kernel's report, with a line for each process of the machine.
 constexpr std::size_t kLine = 400;
 constexpr std::size_t kReport = 200'000;
@@ -18,7 +17,7 @@ constexpr std::size_t kReport = 200'000;
 constexpr double kSaid = 0.95;
 constexpr double kLikely = 0.8;
 
-struct Sign {
+struct HostSign {
   std::string_view text;
   std::string_view source;
   HostMemory which;
@@ -31,7 +30,7 @@ constexpr std::string_view kJobLimit =
 constexpr std::string_view kShmFull =
     "shared memory (/dev/shm), through which data loader workers pass their batches, is full";
 constexpr std::string_view kRefused = "the operating system refused memory of the machine";
-constexpr auto kSigns = std::to_array<Sign>({
+constexpr auto kHostSigns = std::to_array<HostSign>({
     // "Kill process" until Linux 5.0, "Killed process" since.
     {"Out of memory: Kill", "Linux", HostMemory::kMachine, kSaid, kKilled},
     {"emory cgroup out of memory: Kill", "Linux", HostMemory::kContainer, kSaid, kKilled},
@@ -192,7 +191,7 @@ bool settle_by_errno(std::string_view line, HostMemory* which) {
 }
 
 // Where the sign stands last and is meant.
-std::size_t last_meant(std::string_view text, const Sign& sign, HostMemory* which) {
+std::size_t last_meant(std::string_view text, const HostSign& sign, HostMemory* which) {
   for (std::size_t at = text.rfind(sign.text); at != kNowhere;
        at = at == 0 ? kNowhere : text.rfind(sign.text, at - 1)) {
     *which = sign.which;
@@ -244,7 +243,7 @@ void read_group(std::string_view report, HostShortage* host) {
 }
 
 // What was asked for, where the message says it: nearly each puts it elsewhere.
-std::optional<Bytes> requested_of(std::string_view text, std::size_t at, const Sign& sign) {
+std::optional<Bytes> requested_of(std::string_view text, std::size_t at, const HostSign& sign) {
   const std::string_view line = text.substr(at, kLine);
   const std::string_view before = text.substr(at > 60 ? at - 60 : 0, at > 60 ? 60 : at);
   if (sign.text.starts_with("DefaultCPUAllocator")) {
@@ -282,7 +281,7 @@ void read_kernel(std::string_view text, std::size_t at, Failure* f) {
   }
 }
 
-std::string evidence_of(const Sign& sign, HostMemory which, std::string_view line) {
+std::string evidence_of(const HostSign& sign, HostMemory which, std::string_view line) {
   std::string text(sign.evidence);
   if (sign.text == "unable to open shared memory object") {
     if (which == HostMemory::kShared) {
@@ -301,9 +300,9 @@ bool read_host_message(std::string_view text, OomMessage* message) {
   const std::string line = one_line(text);
   text = line;
   std::size_t latest = kNowhere;
-  const Sign* found = nullptr;
+  const HostSign* found = nullptr;
   HostMemory which = HostMemory::kMachine;
-  for (const Sign& sign : kSigns) {
+  for (const HostSign& sign : kHostSigns) {
     HostMemory meant = sign.which;
     const std::size_t at = last_meant(text, sign, &meant);
     // Of two that begin at one place the longer says more, and stands behind the shorter.

@@ -13,7 +13,7 @@ struct Sign {
   std::string_view text;
   Moment moment;
 };
-constexpr std::array<Sign, 25> kSigns = {{
+constexpr std::array<Sign, 25> kKnownSigns = {{
     {"past_key_value", Moment::kKvCache},
     {"cache_utils.py", Moment::kKvCache},
     {"cache_engine", Moment::kKvCache},
@@ -45,7 +45,7 @@ constexpr std::array<Sign, 25> kSigns = {{
 Moment moment_of(std::string_view text) {
   std::size_t latest = 0;
   Moment moment = Moment::kUnknown;
-  for (const Sign& sign : kSigns) {
+  for (const Sign& sign : kKnownSigns) {
     const std::size_t at = last_of(text, sign.text);
     if (at != std::string_view::npos && at + 1 > latest) {
       latest = at + 1;

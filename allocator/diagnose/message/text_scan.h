@@ -2,9 +2,10 @@
 //
 // Layer: diagnose. Units: bytes; KB, MB and GB are read as KiB, MiB and GiB, as the programs that print
 // them mean it. Invariants: never reads outside the text; any bytes are accepted. Threads: pure functions.
-// Failure: empty, or npos. Cost: one pass a phrase.
+// Failure: empty, or kNowhere. Cost: one pass a phrase.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -13,6 +14,8 @@
 
 namespace nofrag {
 
+inline constexpr std::size_t kNowhere = std::string_view::npos;
+
 // "20.00 MiB", "1,073,741,824 bytes", "1.5GiB", "17": at the start of `text`, spaces skipped.
 [[nodiscard]] std::optional<Bytes> size_at(std::string_view text);
 // The size that follows the first `phrase`, and the one that stands before it.
@@ -20,7 +23,7 @@ namespace nofrag {
 [[nodiscard]] std::optional<Bytes> size_before(std::string_view text, std::string_view phrase);
 // "-1.50 GiB" where a size could stand: what no memory is. Empty if there is none.
 [[nodiscard]] std::string_view negative_size(std::string_view text);
-// Where the last of it is; npos if nowhere.
+// Where the last of it is, or kNowhere.
 [[nodiscard]] std::size_t last_of(std::string_view text, std::string_view phrase);
 [[nodiscard]] bool holds(std::string_view text, std::string_view phrase);
 

@@ -12,10 +12,12 @@ namespace {
 
 constexpr std::size_t kJsonReadStep = std::size_t{1} << 16;
 
+}  // namespace
+
 // The bytes of a window, given back as they are used.
-class Cursor {
+class JsonCursor {
  public:
-  explicit Cursor(ByteWindow& window) : window_(window) { more(); }
+  explicit JsonCursor(ByteWindow& window) : window_(window) { more(); }
 
   [[nodiscard]] bool at_end() const { return at_ == text_.size(); }
   [[nodiscard]] char current() const { return text_[at_]; }
@@ -38,6 +40,8 @@ class Cursor {
   std::size_t at_ = 0;
 };
 
+namespace {
+
 // What nlohmann's reader takes for a place in the text.
 class CursorIterator {
  public:
@@ -50,7 +54,7 @@ class CursorIterator {
   // NOLINTEND(readability-identifier-naming)
 
   CursorIterator() = default;
-  explicit CursorIterator(Cursor* cursor) : cursor_(cursor) {}
+  explicit CursorIterator(JsonCursor* cursor) : cursor_(cursor) {}
   char operator*() const { return cursor_->current(); }
   CursorIterator& operator++() {
     cursor_->next();
@@ -68,7 +72,7 @@ class CursorIterator {
 
  private:
   [[nodiscard]] bool ended() const { return cursor_ == nullptr || cursor_->at_end(); }
-  Cursor* cursor_ = nullptr;
+  JsonCursor* cursor_ = nullptr;
 };
 
 // Only the end of the library's message is about the text.
@@ -110,7 +114,7 @@ bool JsonHandler::fail(const std::string& name, std::string found, std::string e
 class JsonReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   JsonReader(JsonHandler& handler,
-             Cursor& cursor,
+             JsonCursor& cursor,
              const std::string& name,
              const std::string& expected)
       : handler_(handler), cursor_(cursor), name_(name), expected_(expected) {}
@@ -189,7 +193,7 @@ class JsonReader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   JsonHandler& handler_;
-  Cursor& cursor_;
+  JsonCursor& cursor_;
   const std::string& name_;
   const std::string& expected_;
   std::string key_;
@@ -200,7 +204,7 @@ std::optional<TraceError> read_json(ByteWindow& input,
                                     const std::string& name,
                                     const std::string& expected,
                                     JsonHandler& handler) {
-  Cursor cursor(input);
+  JsonCursor cursor(input);
   JsonReader reader(handler, cursor, name, expected);
   const bool whole = nlohmann::json::sax_parse(CursorIterator(&cursor), CursorIterator(), &reader);
   if (input.source_error()) {
