@@ -218,6 +218,10 @@ void note_mapped(std::uint64_t address, std::uint64_t size, std::uint64_t handle
     return;
   }
   const std::lock_guard lock(passed_mutex);
+  if (const Mapped* const found = mapped.find(address); found != nullptr) {
+    const Mapped stale = *found;  // it ended without our having noted it
+    end_mapping(address, stale);
+  }
   Created* const memory = created.find(handle);
   if (memory == nullptr) {
     return;
