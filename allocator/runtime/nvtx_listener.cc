@@ -189,7 +189,11 @@ int domain_pop(nvtxDomainHandle_t domain) {
   return pop(domain_of(domain));
 }
 
+// A forked child may have been given these locks as another thread held them, and nothing is recorded in it.
 nvtxDomainHandle_t domain_named(const std::string& name) {
+  if (Process::instance().forked()) {
+    return nullptr;
+  }
   Names& all = names();
   const std::lock_guard lock(all.mutex);
   auto at = all.domains.find(name);
@@ -210,6 +214,9 @@ nvtxDomainHandle_t domain_w(const wchar_t* name) {
 }
 
 nvtxStringHandle_t text_named(const std::string& text) {
+  if (Process::instance().forked()) {
+    return nullptr;
+  }
   Names& all = names();
   const std::lock_guard lock(all.mutex);
   auto at = all.texts.find(text);

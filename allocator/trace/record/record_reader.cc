@@ -404,8 +404,10 @@ void RecordReader::add_warnings(const std::string& torn, Trace* trace) const {
                               " beginnings and ends of the program's ranges could not be recorded");
   }
   if (const auto lost = recording_->info.find("stacks_lost"); lost != recording_->info.end()) {
-    trace->warnings.push_back("more different call stacks than the recorder keeps: at least " +
-                              lost->second + " allocations are without theirs");
+    trace->warnings.push_back(
+        "more different call stacks than the recorder keeps (those through a library that was "
+        "closed count anew): at least " +
+        lost->second + " allocations are without theirs");
   }
   warn(orphans_, " frees of blocks that the recording does not know are left out");
   warn(assumed_,

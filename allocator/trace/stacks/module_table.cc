@@ -46,6 +46,19 @@ std::string build_id_in(std::string_view notes) {
   return {};
 }
 
+// Between a module's parts there may be nothing.
+bool is_readable(const dl_phdr_info& info, const ElfW(Phdr) & wanted) {
+  for (std::size_t i = 0; i < info.dlpi_phnum; ++i) {
+    const ElfW(Phdr)& part = info.dlpi_phdr[i];
+    if (part.p_type == PT_LOAD && (part.p_flags & PF_R) != 0 && wanted.p_vaddr >= part.p_vaddr &&
+        wanted.p_filesz <= part.p_filesz &&
+        wanted.p_vaddr - part.p_vaddr <= part.p_filesz - wanted.p_filesz) {
+      return true;
+    }
+  }
+  return false;
+}
+
 Module module_of(const dl_phdr_info& info) {
   Module module;
   module.base = info.dlpi_addr;
@@ -59,10 +72,9 @@ Module module_of(const dl_phdr_info& info) {
   }
   for (std::size_t i = 0; i < info.dlpi_phnum && module.build_id.empty(); ++i) {
     const ElfW(Phdr)& part = info.dlpi_phdr[i];
-    const std::uint64_t begin = module.base + part.p_vaddr;
-    if (part.p_type == PT_NOTE && begin >= module.begin && begin + part.p_memsz <= module.end) {
-      module.build_id =
-          build_id_in({static_cast<const char*>(VirtAddr(begin).pointer()), part.p_memsz});
+    if (part.p_type == PT_NOTE && is_readable(info, part)) {
+      const VirtAddr begin(module.base + part.p_vaddr);
+      module.build_id = build_id_in({static_cast<const char*>(begin.pointer()), part.p_filesz});
     }
   }
   module.path = info.dlpi_name == nullptr ? "" : info.dlpi_name;
@@ -134,6 +146,10 @@ void ModuleTable::refresh() {
   std::sort(found.modules.begin(), found.modules.end(), [](const Module& a, const Module& b) {
     return a.begin < b.begin;
   });
+  slices_stacks_ =
+      std::any_of(found.modules.begin(), found.modules.end(), [](const Module& module) {
+        return module.path.find("greenlet") != std::string::npos;
+      });
   const auto key = [](const Module& module) { return module.begin; };
   for (const Module& old : modules_) {
     if (old.number == 0) {

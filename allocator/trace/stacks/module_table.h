@@ -42,6 +42,9 @@ class ModuleTable {
   Place place(std::uint64_t address);
   // Rises when a module that has a number is no longer where it was.
   [[nodiscard]] std::uint64_t epoch() const { return epoch_; }
+  // Is greenlet loaded (gevent, eventlet)? It keeps parts of stacks elsewhere, and what lies where they were is no
+  // frame: an unwinder that goes there may read anywhere.
+  [[nodiscard]] bool slices_stacks() const { return slices_stacks_; }
   // The rows (of a MODULES block) of modules that were numbered since the last call; how many.
   std::size_t take_rows(std::string* rows);
 
@@ -58,6 +61,7 @@ class ModuleTable {
   std::vector<Module> modules_;  // by address
   std::uint32_t last_number_ = 0;
   std::uint64_t epoch_ = 1;
+  bool slices_stacks_ = false;
   std::string rows_;
   std::size_t row_count_ = 0;
 };

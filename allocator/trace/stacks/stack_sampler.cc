@@ -69,17 +69,20 @@ void StackSampler::refresh(LoaderChanges now) {
   modules_.refresh();
   seen_ = now;
   epoch_.store(modules_.epoch(), std::memory_order_relaxed);
+  sliced_.store(modules_.slices_stacks(), std::memory_order_relaxed);
+  loaded_.store(now.loaded, std::memory_order_relaxed);
   unloaded_.store(now.unloaded, std::memory_order_release);
 }
 
-// Addresses may mean something else once a module is gone.
+// Addresses may mean something else once a module is gone; and one that came may slice stacks.
 void StackSampler::follow_loader() {
   const LoaderChanges now = loader_changes();
-  if (now.unloaded == unloaded_.load(std::memory_order_acquire)) [[likely]] {
+  if (now.unloaded == unloaded_.load(std::memory_order_acquire) &&
+      now.loaded == loaded_.load(std::memory_order_relaxed)) [[likely]] {
     return;
   }
   const std::lock_guard lock(mutex_);
-  if (now.unloaded > seen_.unloaded) {
+  if (now.unloaded > seen_.unloaded || now.loaded > seen_.loaded) {
     refresh(now);
   }
 }
@@ -95,7 +98,9 @@ void StackSampler::follow_loader() {
   bool native_cut = false;
   bool python_cut = false;
   thread.python.clear();
-  const std::size_t native = native_stack(thread.native, own_code_, &native_cut);
+  const std::size_t native = sliced_.load(std::memory_order_relaxed)
+                                 ? 0
+                                 : native_stack(thread.native, own_code_, &native_cut);
   const std::size_t python = python_.walk(kMostPython, &thread.python, &python_cut);
   const std::uint64_t hash = hash_of(epoch_.load(std::memory_order_relaxed),
                                      std::span(thread.native).first(native),

@@ -80,6 +80,8 @@ class StackSampler {
   // Sync: written under mutex_, `unloaded_` last.
   std::atomic<std::uint64_t> epoch_{1};
   std::atomic<std::uint64_t> unloaded_{0};
+  std::atomic<std::uint64_t> loaded_{0};
+  std::atomic<bool> sliced_{false};  // no native stack can be read
 
   std::mutex mutex_;
   ModuleTable modules_;        // Sync: mutex_

@@ -153,7 +153,8 @@ void name_addresses(const std::string& path,
                     const std::string& build_id,
                     std::vector<NamedAddress>* addresses) {
   const ElfFile file(path);
-  if (!file.good() || file.build_id() != build_id) {
+  // Without one nobody knows whether it is the file of then.
+  if (build_id.empty() || !file.good() || file.build_id() != build_id) {
     return;
   }
   const auto earlier = [](const NamedAddress& a, const NamedAddress& b) {

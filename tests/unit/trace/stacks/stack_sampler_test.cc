@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <filesystem>
 #include <set>
 #include <thread>
 #include <vector>
@@ -203,6 +204,21 @@ TEST(StackSampler, AClosedLibraryIsNotTakenForTheNextOne) {
     EXPECT_EQ(definitions.is_through(sites[i], STACK_PLUGIN_FIRST_NAME), i % 2 == 0) << i;
     EXPECT_EQ(definitions.is_through(sites[i], STACK_PLUGIN_SECOND_NAME), i % 2 == 1) << i;
   }
+}
+
+// greenlet keeps parts of stacks elsewhere: whoever unwinds there reads what is no frame.
+TEST(StackSampler, NoNativeStackIsReadWhereGreenletIsLoaded) {
+  const std::string library = testing::TempDir() + "_greenlet.so";
+  std::filesystem::copy_file(
+      STACK_PLUGIN_FIRST, library, std::filesystem::copy_options::overwrite_existing);
+  StackSampler sampler({1, kNever});
+  StackSampler::Thread thread(1);
+  EXPECT_NE(sampler.site_of(thread, 1), 0U);
+  void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(handle, nullptr);
+  EXPECT_EQ(sampler.site_of(thread, 1), 0U) << "there is no Python here, and nothing else to tell";
+  ::dlclose(handle);
+  EXPECT_NE(sampler.site_of(thread, 1), 0U);
 }
 
 TEST(ModuleTable, CodeOfNoModuleKeepsItsAddress) {
