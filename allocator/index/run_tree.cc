@@ -182,41 +182,47 @@ void RunTree::put_in(FreeNode* run, const FreeNode& at, Pool& pool) {
   node->entries[node->count++] = {key, at.size, {.run = run}};
 }
 
+// The way down to `run` and its slot in the leaf; `limit`: where the leaf's keys end at the latest. pre: height_ > 0.
+std::uint32_t RunTree::descend(const FreeNode& run, Path* path, std::uint64_t* limit) const {
+  const std::uint64_t key = key_of(run);
+  *limit = UINT64_MAX;
+  Node* node = top_.child;
+  for (std::uint32_t level = height_ - 1; level > 0; --level) {
+    const std::uint32_t slot = child_for(*node, key);
+    path->nodes[level] = node;
+    path->slots[level] = slot;
+    *limit = slot + 1 < node->count ? node->entries[slot + 1].key : *limit;
+    node = node->entries[slot].slot.child;
+    prefetch(node);
+  }
+  path->nodes[0] = node;
+  std::uint32_t at = 0;
+  while (at < node->count && node->entries[at].slot.run != &run) {
+    ++at;
+  }
+  NOFRAG_CHECK(
+      at < node->count && node->entries[at].key == key && node->entries[at].size == run.size,
+      kAbsent);
+  return at;
+}
+
 void RunTree::change(FreeNode* run, const FreeNode& to, Pool& pool) {
   if (height_ == 0) {
     NOFRAG_CHECK(top_.run == run, kAbsent);
     return;
   }
-  const std::uint64_t key = key_of(*run);
   const std::uint64_t new_key = key_of(to);
-  // Where the leaf's keys end at the latest. The next leaf's first key may be a lower bound that lies below the
-  // new address.
-  std::uint64_t limit = UINT64_MAX;
+  std::uint64_t limit = 0;
   Path path;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled as far as it is read
-  Node* node = top_.child;
-  for (std::uint32_t level = height_ - 1; level > 0; --level) {
-    path.nodes[level] = node;
-    const std::uint32_t slot = child_for(*node, key);
-    path.slots[level] = slot;
-    limit = slot + 1 < node->count ? node->entries[slot + 1].key : limit;
-    node = node->entries[slot].slot.child;
-    prefetch(node);
-  }
+  const std::uint32_t at = descend(*run, &path, &limit);
+  // The next leaf's key may be a lower bound that lies below the new address.
   if (new_key >= limit) {
     erase(run, pool);
     put_in(run, to, pool);
     return;
   }
-  path.nodes[0] = node;
-  std::uint32_t at = 0;
-  while (at < node->count && node->entries[at].slot.run != run) {
-    ++at;
-  }
-  NOFRAG_CHECK(
-      at < node->count && node->entries[at].key == key && node->entries[at].size == run->size,
-      kAbsent);
-  node->entries[at].key = new_key;
-  node->entries[at].size = to.size;
+  path.nodes[0]->entries[at].key = new_key;
+  path.nodes[0]->entries[at].size = to.size;
   for (std::uint32_t level = 1; level < height_; ++level) {
     std::uint64_t& least = path.nodes[level]->entries[path.slots[level]].key;
     least = std::min(least, new_key);
@@ -248,23 +254,10 @@ void RunTree::erase(const FreeNode* run, Pool& pool) {
     top_.run = nullptr;
     return;
   }
-  const std::uint64_t key = key_of(*run);
+  std::uint64_t limit = 0;
   Path path;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled as far as it is read
-  Node* node = top_.child;
-  for (std::uint32_t level = height_ - 1; level > 0; --level) {
-    path.nodes[level] = node;
-    path.slots[level] = child_for(*node, key);
-    node = node->entries[path.slots[level]].slot.child;
-    prefetch(node);
-  }
-  path.nodes[0] = node;
-  std::uint32_t at = 0;
-  while (at < node->count && node->entries[at].slot.run != run) {
-    ++at;
-  }
-  NOFRAG_CHECK(
-      at < node->count && node->entries[at].key == key && node->entries[at].size == run->size,
-      kAbsent);
+  const std::uint32_t at = descend(*run, &path, &limit);
+  Node* const node = path.nodes[0];
   node->entries[at] = node->entries[--node->count];
   if (height_ > 1) {
     mend(path, run->size, pool);

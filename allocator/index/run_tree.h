@@ -97,6 +97,7 @@ class RunTree {
                          std::uint64_t to);
 
   void add_level(Pool& pool);
+  std::uint32_t descend(const FreeNode& run, Path* path, std::uint64_t* limit) const;
   void put_in(FreeNode* run, const FreeNode& at, Pool& pool);
   void mend(const Path& path, Bytes erased, Pool& pool);
   static void mend_longest(const Path& path, std::uint32_t height, Bytes before, Bytes now);
