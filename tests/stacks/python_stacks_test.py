@@ -109,6 +109,21 @@ class Frames(unittest.TestCase):
             self.assertTrue(any(name.endswith("generate") for name in names), names)
             self.assertTrue(any(name.endswith("method") for name in names), names)
 
+    def test_a_class_that_is_called_again_and_again(self):
+        """3.12 and later specialise the call, and put a frame between that Python itself does not show."""
+
+        class Thing:
+            def __init__(self, library):
+                self.lines = walk(library, READ)
+
+        def make():
+            return Thing(self.given_up)
+
+        seen = {tuple(functions(make().lines)[1:3]) for _ in range(100)}
+        self.assertEqual(len(seen), 1, seen)
+        (inner, outer), = seen
+        self.assertTrue(inner.endswith("__init__") and outer.endswith("make"), seen)
+
     def test_depth_is_bounded_and_said(self):
         def deep(n, library, way):
             return walk(library, way, 32) if n == 0 else deep(n - 1, library, way)

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 
@@ -19,6 +20,8 @@ constexpr std::uint32_t kCompactAscii = 0x60;
 constexpr std::ptrdiff_t kLongestName = 512;
 constexpr std::size_t kMostFramesLookedAt = 1024;
 constexpr std::string_view kNoName = "?";
+// The file of the frame that 3.12 and later put between the call of a class and its __init__; Python shows none.
+constexpr std::string_view kNoFile = "__init__";
 
 template <typename T>
 T at(const void* object, std::size_t offset) {
@@ -34,6 +37,13 @@ const void* pointer_at(const void* object, std::size_t offset) {
 bool is_a(const void* object, const void* type) {
   return object != nullptr && reinterpret_cast<std::uintptr_t>(object) % alignof(void*) == 0 &&
          pointer_at(object, kTypeOfObject) == type;
+}
+
+// A build whose text says that it is no plain release may have other layouts: "3.13.0b1", "3.9.10-nogil".
+bool is_release(std::string_view text) {
+  return text.substr(0, text.find(' ')).find_first_not_of("0123456789.+") ==
+             std::string_view::npos &&
+         text.find("nogil") == std::string_view::npos;
 }
 
 }  // namespace
@@ -71,7 +81,7 @@ bool PythonStack::find() {
   std::uint32_t version = 0;
   if (look_up("Py_GetVersion", &version_text)) {
     const char* text = version_text();
-    if (text[0] == '3' && text[1] == '.') {
+    if (text[0] == '3' && text[1] == '.' && is_release(text)) {
       for (text += 2; *text >= '0' && *text <= '9' && version < 100; ++text) {
         version = version * 10 + static_cast<std::uint32_t>(*text - '0');
       }
@@ -81,7 +91,8 @@ bool PythonStack::find() {
   collects_anywhere_ = version == 0x030b;
   name_attribute_ = version >= 0x030b ? "co_qualname" : "co_name";
   if (way_ == Way::kBest && look_up("PyCode_Addr2Line", &line_at_) &&
-      look_up("PyCode_Type", &code_type_) && look_up("PyUnicode_Type", &text_type_)) {
+      look_up("PyCode_Type", &code_type_) && look_up("PyUnicode_Type", &text_type_) &&
+      look_up("PyFrame_Type", &frame_type_)) {
     for (const Layout& layout : kLayouts) {
       layout_ = layout.version == version ? &layout : layout_;
     }
@@ -121,18 +132,16 @@ std::size_t PythonStack::walk(std::size_t most, std::string* rows, bool* cut) co
 // ---- reading
 
 // A name that is not plain ASCII would have to be converted, which needs the GIL.
-void PythonStack::append_name(const void* text, std::string* rows) const {
+std::string_view PythonStack::ascii(const void* text) const {
   std::ptrdiff_t size = 0;
   const char* bytes = nullptr;
   if (is_a(text, text_type_) &&
       (at<std::uint32_t>(text, kStateOfText) & kCompactAscii) == kCompactAscii) {
     bytes = text_of_(const_cast<void*>(text), &size);
   }
-  append_text(bytes == nullptr
-                  ? kNoName
-                  : std::string_view(
-                        bytes, static_cast<std::size_t>(size < kLongestName ? size : kLongestName)),
-              rows);
+  return bytes == nullptr
+             ? kNoName
+             : std::string_view(bytes, static_cast<std::size_t>(std::min(size, kLongestName)));
 }
 
 std::size_t PythonStack::read(void* thread, std::size_t most, std::string* rows, bool* cut) const {
@@ -152,9 +161,15 @@ std::size_t PythonStack::read(void* thread, std::size_t most, std::string* rows,
     if (owner == kOwnedByC) {
       continue;
     }
+    if (layout.owner == kNone && !is_a(frame, frame_type_)) {
+      return count;
+    }
     const void* const code = pointer_at(frame, layout.code_of_frame);
     if (!is_a(code, code_type_)) {
       return count;
+    }
+    if (ascii(pointer_at(code, layout.file_name)) == kNoFile) {
+      continue;
     }
     if (count == most) {
       *cut = true;
@@ -168,9 +183,9 @@ std::size_t PythonStack::read(void* thread, std::size_t most, std::string* rows,
                (static_cast<const char*>(code) + layout.first_code);
     }
     const int line = line_at_(const_cast<void*>(code), static_cast<int>(offset));
-    append_name(pointer_at(code, layout.file_name), rows);
+    append_text(ascii(pointer_at(code, layout.file_name)), rows);
     append_varint(line > 0 ? static_cast<std::uint64_t>(line) : 0, rows);
-    append_name(pointer_at(code, layout.name), rows);
+    append_text(ascii(pointer_at(code, layout.name)), rows);
     ++count;
   }
   return count;

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace nofrag {
 
@@ -60,7 +61,7 @@ class PythonStack {
                                  bool* cut) const;
   [[nodiscard]] std::size_t ask(void* thread, std::size_t most, std::string* rows, bool* cut) const;
   void append_attribute(Object* code, const char* name, std::string* rows) const;
-  void append_name(const void* text, std::string* rows) const;
+  [[nodiscard]] std::string_view ascii(const void* text) const;
 
   const Way way_;
   std::atomic<bool> found_{false};
@@ -68,7 +69,8 @@ class PythonStack {
   const Layout* layout_ = nullptr;
   const void* code_type_ = nullptr;
   const void* text_type_ = nullptr;
-  bool collects_anywhere_ = false;  // 3.11: making a frame object may start a collection
+  const void* frame_type_ = nullptr;  // where frames are objects
+  bool collects_anywhere_ = false;    // 3.11: making a frame object may start a collection
   const char* name_attribute_ = "co_name";
 
   int (*is_initialized_)() = nullptr;
