@@ -11,6 +11,7 @@
 
 #include <nvtx3/nvToolsExt.h>
 
+#include "base/utf8.h"
 #include "runtime/process.h"
 #include "trace/record/recorder.h"
 #endif
@@ -23,6 +24,7 @@ namespace {
 
 constexpr std::size_t kMostDomains = 1024;
 constexpr std::size_t kMostTexts = 65536;
+constexpr std::size_t kLongestText = 1000;  // a recording keeps no more of one
 constexpr std::string_view kOwnDomain = "nofrag";
 
 struct Domain {
@@ -190,10 +192,11 @@ int domain_pop(nvtxDomainHandle_t domain) {
 }
 
 // A forked child may have been given these locks as another thread held them, and nothing is recorded in it.
-nvtxDomainHandle_t domain_named(const std::string& name) {
+nvtxDomainHandle_t domain_named(const std::string& whole) {
   if (Process::instance().forked()) {
     return nullptr;
   }
+  const std::string name(utf8_front(whole, kLongestText));
   Names& all = names();
   const std::lock_guard lock(all.mutex);
   auto at = all.domains.find(name);
@@ -213,10 +216,11 @@ nvtxDomainHandle_t domain_w(const wchar_t* name) {
   return domain_named(narrow(name));
 }
 
-nvtxStringHandle_t text_named(const std::string& text) {
+nvtxStringHandle_t text_named(const std::string& whole) {
   if (Process::instance().forked()) {
     return nullptr;
   }
+  const std::string text(utf8_front(whole, kLongestText));
   Names& all = names();
   const std::lock_guard lock(all.mutex);
   auto at = all.texts.find(text);

@@ -2,6 +2,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/utf8.h"
 #include "trace/exporters/exporter.h"
 #include "trace/record/ranges.h"
 #include "trace/record/recording.h"
@@ -9,11 +10,15 @@
 namespace nofrag {
 namespace {
 
-// A program's text as one of JSON's; bytes that are no ASCII stay as they are.
+// A program's text as one of JSON's, which must be UTF-8: bytes that are no character's are replaced.
 std::string quoted(std::string_view text) {
   std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
+  for (; !text.empty(); text.remove_prefix(std::max<std::size_t>(utf8_length(text), 1))) {
+    const char c = text.front();
+    const std::size_t length = utf8_length(text);
+    if (length != 1) {
+      out += length == 0 ? std::string_view("\\ufffd") : text.substr(0, length);
+    } else if (c == '"' || c == '\\') {
       out += '\\';
       out += c;
     } else if (static_cast<unsigned char>(c) < 0x20) {

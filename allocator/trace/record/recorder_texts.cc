@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/thread_id.h"
+#include "base/utf8.h"
 #include "trace/record/record_codec.h"
 #include "trace/record/recorder.h"
 
@@ -24,7 +25,7 @@ void Recorder::mark(std::string_view text) {
   const std::uint64_t tick = clock_.now();
   const std::lock_guard lock(rings_mutex_);
   if (marks_.size() < kMostMarks) {
-    marks_.push_back({tick, ring->thread, std::string(text.substr(0, kLongestMark))});
+    marks_.push_back({tick, ring->thread, std::string(utf8_front(text, kLongestMark))});
   }
 }
 
@@ -36,7 +37,7 @@ void Recorder::range(nofrag_trace_range_kind kind, std::uint64_t key, std::strin
   const std::uint64_t tick = clock_.now();
   const std::lock_guard lock(rings_mutex_);
   if (ranges_.size() < kMostMarks) {
-    ranges_.push_back({tick, ring->thread, kind, key, std::string(name.substr(0, kLongestMark))});
+    ranges_.push_back({tick, ring->thread, kind, key, std::string(utf8_front(name, kLongestMark))});
     if (ranges_.size() == kMostMarks / 4) {
       ranges_wait_.store(true, std::memory_order_relaxed);
       wake();

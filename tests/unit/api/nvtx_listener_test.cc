@@ -19,8 +19,8 @@ class NvtxListener : public testing::Test {
   ~NvtxListener() override { std::remove(path_.c_str()); }
 
   // What the program and NVTX say.
-  static std::string run(const std::string& environment) {
-    const std::string command = environment + " '" NVTX_PROBE "' 2>&1";
+  static std::string run(const std::string& environment, const std::string& arguments = "") {
+    const std::string command = environment + " '" NVTX_PROBE "' " + arguments + " 2>&1";
     std::FILE* pipe = ::popen(command.c_str(), "r");
     std::string output;
     char chunk[4096];
@@ -80,6 +80,10 @@ TEST_F(NvtxListener, OwnRangesAreLeftOut) {
 TEST_F(NvtxListener, NothingIsHeardUnlessNvtxIsToldToAsk) {
   EXPECT_EQ(run(recorded()), "done\n");
   EXPECT_EQ(names(read()), "");
+}
+
+TEST_F(NvtxListener, ForkedChildrenWaitForNoLockOfTheirParent) {
+  EXPECT_EQ(run(kInjected + recorded(), "fork"), "done\n");
 }
 
 TEST_F(NvtxListener, AProcessThatIsNotRecordedGoesOn) {

@@ -223,6 +223,8 @@ TEST(Perfetto, ShowsWhatTheProgramSaid) {
   auto recording = std::make_shared<Recording>();
   recording->threads[3] = {77, "worker"};
   recording->marks.push_back({40, 1, 3, "say \"hi\"\n"});
+  recording->marks.push_back(
+      {41, 2, 3, "\xe2\x82\xac of \xe2\x82"});  // the last one is half a character
   recording->range_moments = {{10, 3, NOFRAG_TRACE_RANGE_PUSH, 0, "step"},
                               {20, 3, NOFRAG_TRACE_RANGE_START, 5, "copy"},
                               {30, 4, NOFRAG_TRACE_RANGE_END, 5, ""},
@@ -235,6 +237,7 @@ TEST(Perfetto, ShowsWhatTheProgramSaid) {
         "}",
         "{\"ph\":\"i\",\"name\":\"say "
         "\\\"hi\\\"\\u000a\",\"pid\":0,\"ts\":40,\"tid\":3,\"s\":\"p\"}",
+        "\"name\":\"\xe2\x82\xac of \\ufffd\\ufffd\"",
         "{\"ph\":\"X\",\"name\":\"step\",\"pid\":0,\"ts\":10,\"tid\":3,\"dur\":50}",
         "{\"ph\":\"b\",\"name\":\"copy\",\"pid\":0,\"ts\":20,\"tid\":3,\"cat\":\"range\",\"id\":1}",
         "{\"ph\":\"e\",\"name\":\"copy\",\"pid\":0,\"ts\":30,\"tid\":3,\"cat\":\"range\",\"id\":"
