@@ -29,10 +29,9 @@ constexpr const char* kExamples =
     "  nofrag explain trace.nofrag --capacity 24GiB --json -\n"
     "  nofrag run --limit 20GiB --summary ./server\n"
     "\n"
-    "Exit codes: 0 done; 4 a replay ended out of memory; 2 bad usage or configuration;\n"
-    "3 an unreadable or corrupt trace; 1 anything else that failed. run: the command's own; 127 "
-    "there is no\n"
-    "such command, 126 it may not be run.";
+    "Exit codes: 0 done (explain: also where it knows no cause); 4 a replay ended out of memory;\n"
+    "2 bad usage or configuration; 3 an unreadable or corrupt trace; 1 anything else that failed.\n"
+    "run: the command's own; 127 there is no such command, 126 it may not be run.";
 
 // The parser takes an empty value for one that was not given, and would go on with the default.
 std::string not_empty(const std::string& value) {

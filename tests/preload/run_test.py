@@ -61,8 +61,9 @@ class Installed(unittest.TestCase):
         self.assertEqual(shown["NOFRAG_TORCH"], "0")
 
     def test_trace_metrics_summary(self):
-        shown = self.shown("--trace", "a/b.nofrag", "--metrics", "9400", "--summary")
-        self.assertEqual(shown["NOFRAG_TRACE"], os.path.join(os.getcwd(), "a/b.nofrag"))
+        relative = os.path.join(os.path.relpath(self.folder), "b.nofrag")
+        shown = self.shown("--trace", relative, "--metrics", "9400", "--summary")
+        self.assertEqual(shown["NOFRAG_TRACE"], os.path.join(os.getcwd(), relative))
         self.assertEqual((shown["NOFRAG_METRICS"], shown["NOFRAG_CONF"]), ("9400", "stats:summary"))
 
         shown = self.shown("--trace", "c.nofrag,stacks=100,stacks_from=4MiB")
@@ -166,6 +167,9 @@ class Commands(unittest.TestCase):
         self.refused(2, ["--limit", "20", "true"], "--limit: a limit of 20 bytes would refuse", "2.00 MiB", "20GiB")
         self.assertEqual(run("--limit", "2MiB", "true").returncode, 0)
         self.refused(2, ["--trace", "x,mx=3", "true"], '--trace: "mx=3" is not known')
+        self.refused(2, ["--trace", "no/such/folder/x.nofrag", "true"], "--trace: there is no folder", "no/such/folder")
+        self.refused(2, ["--trace", "flight:/nowhere/x.nofrag,max=1MiB", "true"], "--trace: there is no folder /nowhere;")
+        self.assertEqual(run("--trace", "%p/x.nofrag", "true").returncode, 0)
         self.refused(2, ["--sumary", "true"], "unknown option '--sumary'; did you mean '--summary'?")
 
     def test_bad_variables_are_refused_before_the_command_starts(self):

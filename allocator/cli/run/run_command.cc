@@ -126,6 +126,19 @@ std::string configuration(const RunArguments& arguments) {
   return conf;
 }
 
+// The recording begins with the first allocation, hours into a job it may be: too late to say so.
+void check_folder(const std::string& trace) {
+  const fs::path folder = fs::absolute(trace).parent_path();
+  const bool named_later = folder.string().find('%') != std::string::npos;
+  std::error_code error;
+  if (!named_later && !fs::is_directory(folder, error)) {
+    refuse("--trace", {fmt::format("there is no folder {}; make it first", folder.string())});
+  }
+  if (!named_later && ::access(folder.c_str(), W_OK | X_OK) != 0) {
+    refuse("--trace", {fmt::format("the folder {} may not be written", folder.string())});
+  }
+}
+
 // The variables beside NOFRAG_CONF that the program will read.
 void check_variables(const RunArguments& arguments) {
   Options options;
@@ -146,6 +159,9 @@ void check_variables(const RunArguments& arguments) {
   const std::string trace = asked ? arguments.trace : environment("NOFRAG_TRACE");
   if (!trace.empty() && !parse_trace_spec(trace, &options, &problems)) {
     refuse(asked ? "--trace" : "NOFRAG_TRACE", problems);
+  }
+  if (asked) {
+    check_folder(options.trace);
   }
 }
 
