@@ -299,6 +299,18 @@ TEST(ElfSymbols, AnotherBuildAnswersNothing) {
   }
 }
 
+// A module without a build id: nobody knows whether the file that is there now was the one that was loaded.
+TEST(ElfSymbols, AFileWithoutABuildIdAnswersNothing) {
+  std::vector<NamedAddress> addresses;
+  for (std::uint64_t at = 0; at < 0x10000; at += 4) {
+    addresses.push_back({at, {}});
+  }
+  name_addresses(STACK_PLUGIN_NAMELESS, "", &addresses);
+  for (const NamedAddress& address : addresses) {
+    EXPECT_TRUE(address.function.empty()) << address.function;
+  }
+}
+
 // A file of random bytes behind a right beginning never does harm.
 TEST(ElfSymbols, DamagedFilesDoNoHarm) {
   const std::string whole = file_bytes("/proc/self/exe").substr(0, 1 << 16);
