@@ -1,5 +1,7 @@
 # Compile and link rules that every nofrag target shares, and the ways a target is made:
-#   nofrag_layer(NAME [EXCEPTIONS] SOURCES ... DEPENDS ...)   a layer of allocator/ (static library nofrag_NAME)
+#   nofrag_layer(NAME [EXCEPTIONS] [ALONE] SOURCES ... DEPENDS ...)   a layer of allocator/ (static library
+#     nofrag_NAME). ALONE for the hot path: together with other files g++ 12 inlines otherwise, which costs an
+#     allocation 20 instructions of 213 (bench/golden)
 #   nofrag_test(NAME LABEL fast|slow|gpu|torch [THREADED] [OPTIMIZED] SOURCES ... DEPENDS ...)   a GoogleTest
 #     program; THREADED ones run under ThreadSanitizer too; OPTIMIZED ones, and slow ones, spend their time in
 #     code of their own
@@ -48,8 +50,11 @@ if(NOFRAG_SANITIZE)
 endif()
 
 function(nofrag_layer name)
-  cmake_parse_arguments(ARG "EXCEPTIONS" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "EXCEPTIONS;ALONE" "" "SOURCES;DEPENDS" ${ARGN})
   add_library(nofrag_${name} STATIC ${ARG_SOURCES})
+  if(ARG_ALONE AND NOT NOFRAG_SANITIZE)
+    set_target_properties(nofrag_${name} PROPERTIES UNITY_BUILD OFF)
+  endif()
   target_link_libraries(nofrag_${name} PUBLIC nofrag_flags ${ARG_DEPENDS})
   if(NOT ARG_EXCEPTIONS)
     target_compile_options(nofrag_${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions>)
@@ -70,11 +75,11 @@ function(nofrag_test name)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE nofrag_flags ${ARG_DEPENDS} nofrag_test_main)
-  # Test files may use the same names for their helpers. In quick builds headers that every test includes are read
-  # once, and the tests' own code is optimized only where its time counts. (Not in release builds: with precompiled
-  # headers g++ 12 sees writes beyond the end of std::string that are none.)
+  # Test files may use the same names for their helpers. Headers that every test includes are read once, and the
+  # tests' own code is optimized only where its time counts. (Where it is, no precompiled headers: with them g++ 12
+  # sees writes beyond the end of std::string that are none.)
   set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
-  if(NOFRAG_QUICK_BUILD AND ARG_LABEL STREQUAL "fast" AND NOT ARG_OPTIMIZED)
+  if(ARG_LABEL STREQUAL "fast" AND NOT ARG_OPTIMIZED)
     target_compile_options(${name} PRIVATE -O0)
     target_precompile_headers(${name} REUSE_FROM nofrag_test_headers)
   endif()

@@ -14,11 +14,14 @@ cuda_dir="build/deps/cuda"
 # NVTX's headers with the memory extension, which toolkits before 13.1 do not have.
 nvtx_wheel="nvidia-nvtx==13.5.25"
 nvtx_dir="build/deps/nvtx"
+# Newer than the distribution's: it leaves the system's headers alone.
+tidy_wheel="clang-tidy==23.1.4"
+tidy_dir="build/deps/clang-tidy"
 
 minimal_packages=(g++ cmake ninja-build make git python3
   libcli11-dev nlohmann-json3-dev libfmt-dev libzstd-dev zlib1g-dev libsqlite3-dev libjs-chart.js
   libgtest-dev libgmock-dev libbenchmark-dev)
-test_packages=(clang libclang-rt-14-dev clang-format-14 clang-tidy-14 llvm valgrind chromium python3-pip python3-venv
+test_packages=(clang libclang-rt-14-dev clang-format-14 llvm valgrind chromium python3-pip python3-venv
   python3-prometheus-client)
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -126,6 +129,16 @@ fetch_torch_headers() {
   fi
 }
 
+fetch_clang_tidy() {
+  if [ "$(cat "$tidy_dir/wheel" 2> /dev/null)" = "$tidy_wheel" ]; then
+    return
+  fi
+  say "fetching $tidy_wheel"
+  rm -rf "$tidy_dir"
+  python3 -m pip install --quiet --root-user-action=ignore --no-deps --only-binary=:all: --target "$tidy_dir" "$tidy_wheel"
+  echo "$tidy_wheel" > "$tidy_dir/wheel"
+}
+
 case "${1:-}" in
   --minimal) packages=("${minimal_packages[@]}") ;;
   "") packages=("${minimal_packages[@]}" "${test_packages[@]}") ;;
@@ -139,4 +152,5 @@ have_cuda_header || fetch_cuda_header
 [ -f "$nvtx_dir/include/nvtx3/nvToolsExtMem.h" ] || fetch_headers "$nvtx_wheel" "$nvtx_dir"
 if [ "${1:-}" != --minimal ]; then
   fetch_torch_headers
+  fetch_clang_tidy
 fi

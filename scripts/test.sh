@@ -10,7 +10,8 @@
 #   asan     clang build with AddressSanitizer and UBSan (the preset clang), and every test but the long ones
 #   fuzz     each fuzzer of that build for FUZZ_SECONDS (else they share 80 seconds)
 #   tsan     ThreadSanitizer: the tests marked THREADED
-#   tidy     clang-tidy over allocator/ and torch_plugin/, without the static analyzer (scripts/tidy.py has it)
+#   tidy     clang-tidy over allocator/ and torch_plugin/, every file alone, without the static analyzer (scripts/tidy.py
+#            --analyze has it)
 #
 # Build trees and the record of files that clang-tidy has passed stay in build/, so a second run
 # does only what changed.
@@ -51,16 +52,13 @@ run_ctest() { # PRESET [CTEST ARGUMENT...]
 }
 
 lane_format() {
-  local files file unformatted=0
+  local files unformatted
   mapfile -t files < <(git ls-files '*.h' '*.cc' '*.cu' '*.c')
-  for file in "${files[@]}"; do
-    if ! clang-format-14 --dry-run --Werror "$file" > /dev/null 2>&1; then
-      echo "$file: not formatted (make format)"
-      unformatted=$((unformatted + 1))
-    fi
-  done
-  echo "${#files[@]} files, $unformatted not as .clang-format says"
-  [ "${#files[@]}" -gt 0 ] && [ "$unformatted" -eq 0 ]
+  mapfile -t unformatted < <(printf '%s\0' "${files[@]}" | xargs -0 -P "$JOBS" -n 20 sh -c '
+    for file; do clang-format-14 --dry-run --Werror "$file" > /dev/null 2>&1 || echo "$file"; done' sh)
+  [ "${#unformatted[@]}" -eq 0 ] || printf '%s: not formatted (make format)\n' "${unformatted[@]}"
+  echo "${#files[@]} files, ${#unformatted[@]} not as .clang-format says"
+  [ "${#files[@]}" -gt 0 ] && [ "${#unformatted[@]}" -eq 0 ]
 }
 
 lane_lint() {
@@ -132,9 +130,7 @@ lane_tsan() {
 }
 
 lane_tidy() {
-  # Compile commands come from the configured release tree; generated headers from its build.
-  build release
-  python3 scripts/tidy.py --build build/release --jobs "$JOBS" --quick
+  python3 scripts/tidy.py --jobs "$JOBS"
 }
 
 lanes=("${@:-${all_lanes[@]}}")

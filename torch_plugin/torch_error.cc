@@ -169,9 +169,9 @@ void throw_with(const TorchRuntime& torch, const char* message) {
   void** functions = nullptr;
   if (torch.vtable != nullptr) {
     functions = torch.vtable + 2;  // before them: offset to the top, type
-    std::memcpy(error, &functions, sizeof functions);
+    std::memcpy(error, static_cast<const void*>(&functions), sizeof functions);
   }
-  std::memcpy(&functions, error, sizeof functions);
+  std::memcpy(static_cast<void*>(&functions), error, sizeof functions);
   torch.raise(error, torch.type, as_function<ObjectDestructor>(functions[0]));
 }
 

@@ -259,6 +259,7 @@ nofrag_status nofrag_import(int ordinal,
   }
   *address = nullptr;
   std::vector<nofrag::ImportedPart> parts;
+  parts.reserve(count);
   for (size_t i = 0; i < count; ++i) {
     parts.push_back({descriptors[i], Bytes(sizes[i])});
   }

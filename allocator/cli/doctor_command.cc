@@ -253,7 +253,7 @@ std::string findings_text(const Findings& findings) {
   if (!findings.chosen_by.empty()) {
     text += fmt::format("Only the device below was looked at, because {}.\n", findings.chosen_by);
   }
-  text += "\n";
+  text += '\n';
   for (const DeviceFinding& device : findings.devices) {
     text += device_text(device);
   }

@@ -170,6 +170,7 @@ bool parse_known(OptionId id, ItemParser* item, Options* options) {
 
 void report_unknown_key(std::string_view key, std::vector<std::string>* problems) {
   std::vector<std::string_view> names;
+  names.reserve(kOptionCount);
   for (std::size_t i = 0; i < kOptionCount; ++i) {
     names.push_back(option_key(static_cast<OptionId>(i)));
   }

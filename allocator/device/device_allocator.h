@@ -108,14 +108,14 @@ class DeviceAllocator {
 
   // For frameworks that keep pools, statistics and snapshots of their own (frameworks/*.cc):
   // One more use of the pool, which is made if it is new, without filling it.
-  Status retain_pool(PoolKey pool);
+  Status retain_pool(PoolKey key);
   // Whether the pool's free memory serves requests of the default pool that would fail otherwise.
-  Status lend_when_short(PoolKey pool, bool lends);
+  Status lend_when_short(PoolKey key, bool lends);
   // Gives the idle memory of a released pool back to the driver; returns how much.
-  Result<Bytes> trim_pool(PoolKey pool);
+  Result<Bytes> trim_pool(PoolKey key);
   // Makes exactly these the live blocks of a pool in use: all others of it are freed, those missing are
   // allocated where they were. kNotReady, and nothing was changed, if some place is taken or gone.
-  Status restore_pool(PoolKey pool, std::span<const PoolBlock> blocks);
+  Status restore_pool(PoolKey key, std::span<const PoolBlock> blocks);
   // What is told of memory from now on, after what is there was told. An empty function ends it.
   void set_watch(MemoryWatch::Listener listener);
   // visit(span) under the lock, in no order: every mapped byte once, as what it is, at the address at which
@@ -126,9 +126,9 @@ class DeviceAllocator {
   void settle_finished();
 
   // For other processes: the physical allocations under a live block, in the order of its addresses.
-  Result<std::vector<MemoryPart>> parts_of(VirtAddr block) const;
+  Result<std::vector<MemoryPart>> parts_of(VirtAddr address) const;
   // A file descriptor, the caller's to close, of one of them.
-  Result<int> export_part(VirtAddr block, std::uint64_t handle);
+  Result<int> export_part(VirtAddr address, std::uint64_t handle);
   // Maps what others exported, one after the other, at addresses of its own. The descriptors stay the
   // caller's. Undone by close_import with the address returned.
   Result<VirtAddr> import(std::span<const ImportedPart> parts);

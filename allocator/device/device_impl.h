@@ -30,7 +30,6 @@ namespace nofrag {
 // share a cache line (128 B on every device to date).
 inline constexpr Bytes kBlockUnit{512};
 
-// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): lines of their own
 class DeviceAllocator::Impl : public Telling {
  public:
   Impl(Driver& device_driver, DeviceOrdinal ordinal, DeviceInfo device_info, const Options& opts);
@@ -186,6 +185,7 @@ class DeviceAllocator::Impl : public Telling {
   void note_grown();
   void reset_peaks();
   [[nodiscard]] DeviceStats stats_locked(bool walk = true) const;
+  void walk_handles(DeviceStats* s) const;
   void note_failure(Bytes requested, StreamId stream, Error error);
   void check_locked() const;
   void check_blocks() const;

@@ -158,29 +158,33 @@ DeviceStats DeviceAllocator::Impl::stats_locked(bool walk) const {
   }
   s.free_handles = context.idle_bytes + physical.spare_bytes();
   s.stranded = mapped - context.idle_bytes - used;
-  if (!walk) {
-    return s;
+  if (walk) {
+    walk_handles(&s);
   }
+  return s;
+}
+
+// What only a walk over every handle can tell.
+void DeviceAllocator::Impl::walk_handles(DeviceStats* s) const {
   BestEnds best;
   for (const auto& [key, pool] : pools) {
     for (const Handle* handle : pool.heap.handles()) {
       if (handle->pins != 0) {
-        note_pinned(*handle, &s);
+        note_pinned(*handle, s);
         continue;
       }
       if (handle->idle()) {
         continue;
       }
       const RangeHeap::Ends ends = pool.heap.free_ends(*handle);
-      s.free_ends += ends.front + ends.back;
-      s.stranded -= ends.front + ends.back;
+      s->free_ends += ends.front + ends.back;
+      s->stranded -= ends.front + ends.back;
       if (&pool == default_pool) {
         best.add(*handle, ends);
       }
     }
   }
-  s.composable = best.sum();
-  return s;
+  s->composable = best.sum();
 }
 
 void DeviceAllocator::Impl::note_failure(Bytes requested, StreamId stream, Error error) {

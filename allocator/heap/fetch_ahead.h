@@ -28,8 +28,10 @@ void fetch_ahead(const Block* chain, LookUp&& look_up) {
     constexpr std::size_t kLine = 64;
     for (std::size_t line = 0; line < bytes; line += kLine) {
       // Whether or not there is anything at the address.
-      prefetch_to_write(
-          reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(object) + line));
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): it may lie beyond the object, where no pointer may go
+      const auto* at =
+          reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(object) + line);
+      prefetch_to_write(at);
     }
   };
   std::array<const Block*, kFetchedAhead> blocks{};

@@ -160,6 +160,7 @@ class KeptBlocks {
       return size;
     }
     const std::uint64_t step = std::bit_floor(above) / 8;
+    // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): above is 8 or more
     return Bytes((above / step + 1) * step * 512);
   }
   // How many blocks of a class make a magazine: 256 KiB of them, 2 at least and 64 at most.

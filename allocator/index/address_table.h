@@ -36,7 +36,10 @@ struct alignas(64) AddressTable {
   static std::uintptr_t tagged(const T* object, std::uint32_t tag) {
     return reinterpret_cast<std::uintptr_t>(object) | tag;
   }
-  static T* object(std::uintptr_t tagged) { return reinterpret_cast<T*>(tagged & ~kTags); }
+  static T* object(std::uintptr_t tagged) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): one word that is read at once holds the pointer and its tag
+    return reinterpret_cast<T*>(tagged & ~kTags);
+  }
   static std::uint32_t tag(std::uintptr_t tagged) {
     return static_cast<std::uint32_t>(tagged & kTags);
   }

@@ -19,7 +19,7 @@
 namespace nofrag::preload {
 namespace {
 
-constexpr std::size_t kMostParts = 64 * 1024;
+constexpr std::size_t kMostParts = 64 * std::size_t{1024};
 constexpr std::size_t kPartsAMessage = 64;  // the kernel passes at most 253 descriptors at once
 
 struct Request {
@@ -235,7 +235,7 @@ bool serve_exports(ChannelName* name) {
       return false;
     }
     listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_un address;
+    sockaddr_un address{};
     const socklen_t length = name_socket(made, &address);
     if (listener < 0 ||
         ::bind(listener, reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
@@ -276,7 +276,7 @@ bool fetch_export(const ChannelName& name, std::uint64_t id, ExportedBlock* bloc
     return false;
   }
   set_patience(peer);
-  sockaddr_un address;
+  sockaddr_un address{};
   const socklen_t length = name_socket(name, &address);
   const Request request{name.secret, id};
   Answer head{};

@@ -29,11 +29,11 @@ constexpr int kSyncMemops = 6;  // CUpointer_attribute
 
 // What the 64 bytes of a handle of ours hold.
 struct HandleText {
-  char magic[8];
+  char magic[8] = {};
   ChannelName name;
-  std::uint64_t id;
-  std::uint64_t size;
-  std::uint64_t spare[3];
+  std::uint64_t id = 0;
+  std::uint64_t size = 0;
+  std::uint64_t spare[3] = {};
 };
 static_assert(sizeof(HandleText) == sizeof(CUipcMemHandle));
 constexpr char kMagic[8] = {'n', 'o', 'f', 'r', 'a', 'g', 'I', '1'};

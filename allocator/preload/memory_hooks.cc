@@ -374,7 +374,8 @@ CUresult hook_cuMemAllocPitch_v2(
     const CUresult result =
         Retry<CUdeviceptr*, size_t*, size_t, size_t, unsigned>::call<Entry::k_cuMemAllocPitch_v2>(
             pointer, pitch, width, height, element);
-    return note_allocated(result, pointer, result == CUDA_SUCCESS ? *pitch * height : 0);
+    return note_allocated(
+        result, pointer, result == CUDA_SUCCESS && pitch != nullptr ? *pitch * height : 0);
   };
   const bool element_known = element == 4 || element == 8 || element == 16;
   if (pitch == nullptr || width == 0 || height == 0 || !element_known || InsideNofrag::here() ||

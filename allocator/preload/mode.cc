@@ -90,9 +90,11 @@ std::string tracer() {
     return {};
   }
   char line[256];
-  int pid = 0;
+  constexpr std::string_view kKey = "TracerPid:";
+  long pid = 0;
   while (std::fgets(line, sizeof line, status) != nullptr) {
-    if (std::sscanf(line, "TracerPid: %d", &pid) == 1) {
+    if (std::string_view(line).starts_with(kKey)) {
+      pid = std::strtol(line + kKey.size(), nullptr, 10);
       break;
     }
   }
@@ -102,6 +104,7 @@ std::string tracer() {
     const std::string path = "/proc/" + std::to_string(pid) + "/comm";
     if (std::FILE* const comm = std::fopen(path.c_str(), "re"); comm != nullptr) {
       if (std::fgets(name, sizeof name, comm) != nullptr) {
+        // NOLINTNEXTLINE(clang-analyzer-security.ArrayBound): at most where its end already is
         name[std::strcspn(name, "\n")] = '\0';
       }
       std::fclose(comm);

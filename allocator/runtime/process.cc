@@ -246,7 +246,7 @@ Status Process::start_locked(const char* conf) {
   if (options.nvtx == NvtxMode::kMemory) {
     options.guard = std::max(options.guard, kNvtxGuard);
   }
-  options_ = options;
+  options_ = std::move(options);
   driver_ = std::move(driver);
   device_count_ = count < kMostDevices ? count : kMostDevices;
   observer_.configure(options_, driver_.get());

@@ -190,7 +190,7 @@ std::string stats_summary(const StatsReport& report) {
         separator = ", ";
       }
     }
-    text += "\n";
+    text += '\n';
   }
   for (const PassedOn& passed : report.passed_on) {
     text += "nofrag: process " + std::to_string(report.pid) + ", device " +

@@ -33,7 +33,7 @@ std::string_view to_string(TraceFormat format) {
 std::string TraceError::message() const {
   std::string text = path;
   if (line) {
-    text += ":";
+    text += ':';
     text += std::to_string(*line);
   } else if (offset) {
     text += ": byte ";

@@ -99,8 +99,9 @@ Input read_input(const Place& place) {
   }
   Input input;
   std::vector<char> chunk(kChunk);
-  std::size_t got = 0;
-  while ((got = std::fread(chunk.data(), 1, chunk.size(), file)) > 0) {
+  std::size_t got = chunk.size();
+  while (got == chunk.size()) {
+    got = std::fread(chunk.data(), 1, chunk.size(), file);
     const std::string_view bytes(chunk.data(), got);
     append(&input, bytes, once && is_data(input.head.empty() ? bytes : input.head));
   }
@@ -121,7 +122,7 @@ bool is_surely_trace(std::string_view head) {
     case TraceFormat::kTorch: {
       // A pickle: the opcode behind its version, and a frame shorter than a TiB.
       const std::string_view body = head.substr(2);
-      return body.starts_with("}") || body.starts_with("]") || body.starts_with("(") ||
+      return body.starts_with('}') || body.starts_with(']') || body.starts_with('(') ||
              (body.starts_with(kFramed) && body.size() > kFrameLength &&
               body.substr(6, 3) == std::string_view("\0\0\0", 3));
     }

@@ -69,6 +69,7 @@ class Digester {
   [[nodiscard]] std::vector<std::uint64_t> sites_by_name() const {
     std::unordered_map<std::string_view, std::uint64_t> first;
     std::vector<std::uint64_t> numbers;
+    numbers.reserve(trace_.site_names.size());
     for (const std::string& name : trace_.site_names) {
       numbers.push_back(first.try_emplace(name, numbers.size()).first->second);
     }

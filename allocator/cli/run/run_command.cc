@@ -226,6 +226,7 @@ ExitCode run_run(const RunArguments& arguments) {
         program.path.string()));
   }
   std::vector<char*> words;
+  words.reserve(arguments.command.size() + 1);
   for (const std::string& word : arguments.command) {
     words.push_back(const_cast<char*>(word.c_str()));
   }

@@ -74,7 +74,7 @@ class UmpireReader {
   struct Item {
     EventList::Event event;
     std::string allocator;
-    bool is_free;
+    bool is_free = false;
   };
 
   bool fail(std::string found, std::string expected) {
@@ -82,7 +82,7 @@ class UmpireReader {
         name_, std::max<std::uint64_t>(lines_.number(), 1), std::move(found), std::move(expected));
     return false;
   }
-  bool read_line(std::string_view line);
+  bool read_line(std::string_view text);
   bool read_old(const json& line, Operation* operation);
   bool read_new(const json& line, Operation* operation);
   bool begin_reallocation();

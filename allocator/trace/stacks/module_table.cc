@@ -175,7 +175,11 @@ ModuleTable::Place ModuleTable::place(std::uint64_t address) {
       modules_.begin(), modules_.end(), address, [](std::uint64_t wanted, const Module& module) {
         return wanted < module.begin;
       });
-  if (at == modules_.begin() || address >= (--at)->end) {
+  if (at == modules_.begin()) {
+    return {0, address};
+  }
+  --at;
+  if (address >= at->end) {
     return {0, address};
   }
   if (at->number == 0) {

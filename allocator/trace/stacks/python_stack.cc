@@ -26,7 +26,7 @@ constexpr std::string_view kNoFile = "__init__";
 template <typename T>
 T at(const void* object, std::size_t offset) {
   T value;
-  std::memcpy(&value, static_cast<const char*>(object) + offset, sizeof value);
+  std::memcpy(static_cast<void*>(&value), static_cast<const char*>(object) + offset, sizeof value);
   return value;
 }
 

@@ -97,6 +97,7 @@ class PickleMachine {
   using Type = PickleType;
 
   bool step(unsigned char opcode);
+  bool step_by_kind(unsigned char opcode);
   bool step_number(unsigned char opcode);
   bool step_text(unsigned char opcode);
   bool step_collection(unsigned char opcode);
@@ -106,7 +107,7 @@ class PickleMachine {
   bool fail(std::string found, std::string expected);
   bool take(std::uint64_t count, std::string_view* out);
   bool take_number(std::size_t width, std::uint64_t* value);
-  bool push_integer(std::string_view little_endian);
+  bool push_integer(std::string_view raw);  // little-endian
   void push_signed(std::int64_t value);
   bool push_text(std::size_t width, Type type);
   void push_new(Type type, std::vector<PickleValue> items);
@@ -439,8 +440,12 @@ bool PickleMachine::step(unsigned char opcode) {
     case kTuple3:
       return pop_tuple(opcode - std::size_t{kTuple1} + 1);
     default:
-      break;
+      return step_by_kind(opcode);
   }
+}
+
+// The opcodes that come in kinds.
+bool PickleMachine::step_by_kind(unsigned char opcode) {
   constexpr std::string_view kNumbers = "JKM\x8a\x8bG";
   constexpr std::string_view kTexts =
       "TUX\x8c\x8d"
