@@ -1,7 +1,7 @@
 # Compile and link rules that every nofrag target shares, and the ways a target is made:
-#   nofrag_layer(NAME [EXCEPTIONS] [ALONE] SOURCES ... DEPENDS ...)   a layer of allocator/ (static library
+#   nofrag_layer(NAME [EXCEPTIONS] [ALONE] [FUZZED] SOURCES ... DEPENDS ...)   a layer of allocator/ (static library
 #     nofrag_NAME). ALONE for the hot path: together with other files g++ 12 inlines otherwise, which costs an
-#     allocation 20 instructions of 213 (bench/golden)
+#     allocation 20 instructions of 213 (bench/golden). FUZZED: a fuzzer looks for ways through its code
 #   nofrag_test(NAME LABEL fast|slow|gpu|torch [THREADED] [OPTIMIZED] SOURCES ... DEPENDS ...)   a GoogleTest
 #     program; THREADED ones run under ThreadSanitizer too; OPTIMIZED ones, and slow ones, spend their time in
 #     code of their own
@@ -36,13 +36,10 @@ else()
   target_compile_definitions(nofrag_flags INTERFACE NOFRAG_CHECK_LEVEL=$<IF:$<CONFIG:Debug>,1,0>)
 endif()
 
-# A fuzzer needs the code under test instrumented for coverage, and a sanitizer to notice what went
-# wrong; so a tree with fuzzers is built with both throughout.
-if(NOFRAG_FUZZ)
-  add_compile_options(-fsanitize=fuzzer-no-link)
-  if(NOT NOFRAG_SANITIZE)
-    set(NOFRAG_SANITIZE "address,undefined")
-  endif()
+# A fuzzer needs a sanitizer to notice what went wrong, and the code under test instrumented for coverage (FUZZED
+# layers; everywhere it would double the time of the tests).
+if(NOFRAG_FUZZ AND NOT NOFRAG_SANITIZE)
+  set(NOFRAG_SANITIZE "address,undefined")
 endif()
 if(NOFRAG_SANITIZE)
   add_compile_options(-fsanitize=${NOFRAG_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
@@ -50,7 +47,7 @@ if(NOFRAG_SANITIZE)
 endif()
 
 function(nofrag_layer name)
-  cmake_parse_arguments(ARG "EXCEPTIONS;ALONE" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "EXCEPTIONS;ALONE;FUZZED" "" "SOURCES;DEPENDS" ${ARGN})
   add_library(nofrag_${name} STATIC ${ARG_SOURCES})
   if(ARG_ALONE AND NOT NOFRAG_SANITIZE)
     set_target_properties(nofrag_${name} PROPERTIES UNITY_BUILD OFF)
@@ -58,6 +55,9 @@ function(nofrag_layer name)
   target_link_libraries(nofrag_${name} PUBLIC nofrag_flags ${ARG_DEPENDS})
   if(NOT ARG_EXCEPTIONS)
     target_compile_options(nofrag_${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions>)
+  endif()
+  if(ARG_FUZZED AND NOFRAG_FUZZ)
+    target_compile_options(nofrag_${name} PRIVATE -fsanitize=fuzzer-no-link)
   endif()
 endfunction()
 
