@@ -81,9 +81,6 @@ have_cuda_header() {
 # fetch_headers WHEEL DIR: what lies under "include" in one of NVIDIA's wheels. Downloaded and unpacked, not
 # installed, so that no Python environment is touched (and none has to be made).
 fetch_headers() {
-  if ! python3 -m pip --version > /dev/null 2>&1; then
-    install_packages python3-pip
-  fi
   say "fetching headers ($1)"
   local scratch
   mkdir -p "$2"
@@ -118,13 +115,16 @@ fetch_cuda_header() {
 }
 
 # What the native PyTorch allocator is compiled and tested against. Without it (no network to the package index)
-# it is not built, and its tests say that they were skipped.
+# it is not built, and its tests say that they were skipped. What these take is waiting: all at once.
 fetch_torch_headers() {
-  if ! python3 -m pip --version > /dev/null 2>&1; then
-    install_packages python3-pip
-  fi
-  if ! python3 scripts/torch_headers.py 2.11.0 ||
-    ! python3 scripts/torch_headers.py --headers-only 2.6.0 2.14.1; then
+  local fetches=() fetch missing=0
+  python3 scripts/torch_headers.py 2.11.0 & fetches+=($!)
+  python3 scripts/torch_headers.py --headers-only 2.6.0 & fetches+=($!)
+  python3 scripts/torch_headers.py --headers-only 2.14.1 & fetches+=($!)
+  for fetch in "${fetches[@]}"; do
+    wait "$fetch" || missing=1
+  done
+  if [ "$missing" -ne 0 ]; then
     say "going on without PyTorch's headers: libnofrag_torch_*.so is not built"
   fi
 }
@@ -148,9 +148,14 @@ case "${1:-}" in
     ;;
 esac
 install_packages "${packages[@]}"
+if ! python3 -m pip --version > /dev/null 2>&1; then
+  install_packages python3-pip
+fi
 have_cuda_header || fetch_cuda_header
 [ -f "$nvtx_dir/include/nvtx3/nvToolsExtMem.h" ] || fetch_headers "$nvtx_wheel" "$nvtx_dir"
 if [ "${1:-}" != --minimal ]; then
-  fetch_torch_headers
+  fetch_torch_headers &
+  torch_headers=$!
   fetch_clang_tidy
+  wait "$torch_headers"
 fi

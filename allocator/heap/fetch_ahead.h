@@ -27,11 +27,9 @@ void fetch_ahead(const Block* chain, LookUp&& look_up) {
   const auto fetch = [](const void* object, std::size_t bytes) {
     constexpr std::size_t kLine = 64;
     for (std::size_t line = 0; line < bytes; line += kLine) {
-      // Whether or not there is anything at the address.
-      // NOLINTNEXTLINE(performance-no-int-to-ptr): it may lie beyond the object, where no pointer may go
-      const auto* at =
-          reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(object) + line);
-      prefetch_to_write(at);
+      // Whether or not there is anything at the address; where no pointer may go, an integer may.
+      const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(object) + line;
+      prefetch_to_write(reinterpret_cast<const void*>(at));  // NOLINT(performance-no-int-to-ptr)
     }
   };
   std::array<const Block*, kFetchedAhead> blocks{};

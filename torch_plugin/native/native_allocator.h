@@ -46,15 +46,15 @@ class NativeAllocator final : public Core {
 
   // statistics.cc
   void* base_of(void* address, std::size_t* size) override;
-  void largest_block(int device, std::size_t* size) override;
-  double fraction(int device) override;
-  void set_fraction(double fraction, int device) override;
+  void largest_block(int ordinal, std::size_t* size) override;
+  double fraction(int ordinal) override;
+  void set_fraction(double fraction, int ordinal) override;
   void empty_cache(PoolId pool) override;
-  DeviceStats stats(int device) override;
-  void reset_accumulated(int device) override;
-  void reset_peaks(int device) override;
-  std::vector<SegmentSize> segment_sizes(int device) override;
-  std::pair<std::size_t, std::size_t> memory_info(int device) override;
+  DeviceStats stats(int ordinal) override;
+  void reset_accumulated(int ordinal) override;
+  void reset_peaks(int ordinal) override;
+  std::vector<SegmentSize> segment_sizes(int ordinal) override;
+  std::pair<std::size_t, std::size_t> memory_info(int ordinal) override;
 
   // history/recording.cc, history/snapshot.cc
   SnapshotInfo snapshot(PoolId pool, bool with_traces) override;
@@ -71,22 +71,22 @@ class NativeAllocator final : public Core {
   void add_tracker(torch_cuda::AllocatorTraceTracker tracker) override;
 
   // pools/graph_pools.cc
-  void begin_pool(int device, PoolId pool, StreamFilter filter) override;
-  void end_pool(int device, PoolId pool) override;
-  void release_pool(int device, PoolId pool) override;
-  int pool_uses(int device, PoolId pool) override;
-  void retain_pool(int device, PoolId pool, std::shared_ptr<CUDAAllocator> allocator) override;
-  void set_use_on_oom(int device, PoolId pool, bool use) override;
-  void set_no_split(int device, PoolId pool) override;
-  bool pool_holds(int device, PoolId pool, const std::unordered_set<void*>& blocks) override;
-  std::shared_ptr<torch_cuda::AllocatorState> checkpoint(int device, PoolId pool) override;
-  CheckpointDelta restore(int device,
+  void begin_pool(int ordinal, PoolId pool, StreamFilter filter) override;
+  void end_pool(int ordinal, PoolId pool) override;
+  void release_pool(int ordinal, PoolId pool) override;
+  int pool_uses(int ordinal, PoolId pool) override;
+  void retain_pool(int ordinal, PoolId pool, std::shared_ptr<CUDAAllocator> allocator) override;
+  void set_use_on_oom(int ordinal, PoolId pool, bool use) override;
+  void set_no_split(int ordinal, PoolId pool) override;
+  bool pool_holds(int ordinal, PoolId pool, const std::unordered_set<void*>& blocks) override;
+  std::shared_ptr<torch_cuda::AllocatorState> checkpoint(int ordinal, PoolId pool) override;
+  CheckpointDelta restore(int ordinal,
                           const std::shared_ptr<torch_cuda::AllocatorState>& state) override;
 
   // sharing/ipc.cc
   torch_cuda::ShareableHandle share(void* address) override;
   std::shared_ptr<void> open_shared(const std::string& handle) override;
-  void enable_peer(int device, int accessed) override;
+  void enable_peer(int ordinal, int accessed) override;
   cudaError_t copy_async(void* to,
                          int to_device,
                          const void* from,
@@ -148,7 +148,7 @@ class NativeAllocator final : public Core {
 
   // out_of_memory.cc
   [[noreturn]] void fail(DeviceState& state, const Block& block, Context context);
-  static int run_free_memory_callbacks(int device, std::uint64_t needed, void* user);
+  static int run_free_memory_callbacks(int ordinal, std::uint64_t needed, void* user);
 
   static void on_memory_event(const nofrag_memory_event* event, void* user);
   static void on_fork();

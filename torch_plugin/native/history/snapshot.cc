@@ -20,7 +20,7 @@ struct Span {
 
 struct SeenBlock {
   Block block;
-  bool live;
+  bool live = false;
 };
 
 using Blocks = std::map<std::size_t, SeenBlock>;

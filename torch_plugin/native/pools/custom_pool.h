@@ -55,9 +55,9 @@ class CustomPool {
     bool free;
   };
   struct Segment {
-    std::size_t size;
+    std::size_t size = 0;
     StreamName stream;
-    bool small;
+    bool small = false;
     std::map<std::size_t, Span> spans;  // by address
   };
   // By address; a copy.

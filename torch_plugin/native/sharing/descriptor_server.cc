@@ -134,7 +134,7 @@ std::vector<int> ask(const std::string& socket_name,
                      const std::uint64_t* names,
                      std::size_t count) {
   const Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address;
+  sockaddr_un address{};
   const socklen_t length = address_of(socket_name, &address);
   limit_waiting(socket.number());
   TORCH_CHECK(
@@ -158,7 +158,7 @@ std::vector<int> ask(const std::string& socket_name,
 DescriptorServer::DescriptorServer() {
   socket_name_ = "nofrag-" + std::to_string(::getpid()) + "-" + std::to_string(random_number());
   Descriptor listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address;
+  sockaddr_un address{};
   const socklen_t length = address_of(socket_name_, &address);
   const bool listening =
       listener.number() >= 0 &&
