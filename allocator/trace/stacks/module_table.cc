@@ -29,7 +29,7 @@ std::string full_path(const std::string& path) {
 
 }  // namespace
 
-void ModuleTable::refresh() {
+std::vector<CodeRange> ModuleTable::refresh() {
   std::vector<Module> now;
   for (const LoadedModules::Module& module : loaded_.read()) {
     now.push_back(
@@ -41,6 +41,7 @@ void ModuleTable::refresh() {
   slices_stacks_ = std::any_of(now.begin(), now.end(), [](const Module& module) {
     return module.path.find("greenlet") != std::string::npos;
   });
+  std::vector<CodeRange> gone;
   for (const Module& old : modules_) {
     if (old.number == 0) {
       continue;
@@ -53,10 +54,11 @@ void ModuleTable::refresh() {
         at->build_id == old.build_id) {
       at->number = old.number;
     } else {
-      ++epoch_;
+      gone.push_back(old.range);
     }
   }
   modules_ = std::move(now);
+  return gone;
 }
 
 ModuleTable::Place ModuleTable::place(std::uint64_t address) {

@@ -4,7 +4,7 @@
 // Units: addresses; a frame's offset is its address minus where the loader put the module, which is the address
 // that the module's own symbol table has for it.
 // Invariants: a number means one module for ever; of an address range that was unloaded and loaded again, the second
-// has another number, and the epoch has risen in between.
+// has another number, and a refresh in between has said that the first is gone.
 // Threads: callers lock (StackSampler). Failure: module 0. Cost: a look at all modules when one has come or gone; a
 // binary search an address.
 #pragma once
@@ -26,11 +26,9 @@ class ModuleTable {
     std::uint64_t offset = 0;
   };
 
-  // Looks at what is loaded now.
-  void refresh();
+  // Looks at what is loaded now. Where modules with a number were that are there no longer.
+  [[nodiscard]] std::vector<CodeRange> refresh();
   Place place(std::uint64_t address);
-  // Rises when a module that has a number is no longer where it was.
-  [[nodiscard]] std::uint64_t epoch() const { return epoch_; }
   // Is greenlet loaded (gevent, eventlet)? It keeps parts of stacks elsewhere, and what lies where they were is no
   // frame: an unwinder that goes there may read anywhere.
   [[nodiscard]] bool slices_stacks() const { return slices_stacks_; }
@@ -49,7 +47,6 @@ class ModuleTable {
   LoadedModules loaded_;
   std::vector<Module> modules_;  // by address
   std::uint32_t last_number_ = 0;
-  std::uint64_t epoch_ = 1;
   bool slices_stacks_ = false;
   std::string rows_;
   std::size_t row_count_ = 0;
