@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <new>
 
@@ -235,6 +236,7 @@ void refuse_unknown(const CLI::App& app) {
   const auto subcommands = app.get_subcommands();
   const CLI::App& command = subcommands.empty() ? app : *subcommands.front();
   std::vector<std::string> extras = app.remaining(true);
+  std::erase(extras, "--");  // what comes behind it was taken for what it is
   if (extras.empty()) {
     return;
   }
@@ -253,7 +255,19 @@ void refuse_unknown(const CLI::App& app) {
   const std::vector<std::string_view> views(names.begin(), names.end());
   const bool is_option = name.size() > 1 && name[0] == '-';
   const char* what = is_option ? "option" : subcommands.empty() ? "command" : "argument";
-  throw UsageError(unknown_name(what, name, views));
+  std::string message = unknown_name(what, name, views);
+  if (command.get_name() == "convert" && (name == "-o" || name == "--output" || name == "--out")) {
+    throw UsageError(message + std::string(kConvertExample));
+  }
+  // It is there as a file, or it is like no option of ours: those have two dashes, but for -h and -o.
+  std::error_code ignored;
+  const bool takes_files =
+      !subcommands.empty() && command.get_name() != "top" && command.get_name() != "doctor";
+  if (is_option && takes_files &&
+      (name[1] != '-' || std::filesystem::exists(extras.front(), ignored))) {
+    message += file_hint(extras.front());
+  }
+  throw UsageError(message);
 }
 
 struct CommandLine {
