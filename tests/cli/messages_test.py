@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""What the program says about files: names that look like options, names that would break a line.
+"""What the program says about files: names that look like options, names that would break a line, inputs that are
+nothing to explain.
 
 usage: messages_test.py --nofrag PROGRAM
 """
 
 import argparse
+import gzip
 import json
 import os
 import pathlib
@@ -92,6 +94,49 @@ class Names(Messages):
 
     def test_letters_of_all_languages_stay(self):
         self.refused(3, ["replay", "für-всех-全部.csv"], "für-всех-全部.csv: ")
+
+
+class Explain(Messages):
+    ADVICE = "Give it the message whole, with the lines around it, or a trace.\n"
+
+    def nothing(self, name, found, missing):
+        done = self.nofrag("explain", name)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(done.stdout, f"unknown: {found}.\n{self.ADVICE}")
+        verdict = json.loads(self.nofrag("explain", name, "--json", "-").stdout)
+        self.assertEqual((verdict["cause"], verdict["source"]), ("unknown", None))
+        self.assertIn(missing, verdict["missing"][0])
+
+    def test_what_is_nothing_to_explain(self):
+        self.write("empty", "")
+        self.nothing("empty", "empty is empty", "the input is empty")
+        self.nothing("-", "standard input is empty", "the input is empty")
+        self.write(ODD, "")
+        self.nothing(ODD, SHOWN + " is empty", "the input is empty")
+        self.write("no.log", "all is well\n")
+        self.nothing("no.log", "there is no out-of-memory message in no.log that nofrag knows", "message that is known")
+
+    def test_binary_data(self):
+        program = "is no text, and no trace that nofrag knows"
+        self.nothing("/bin/true", f"/bin/true {program}", "neither")
+        self.write("tiny", b"\x00\x01\x02\x03\x04\x05\x00")
+        self.nothing("tiny", f"tiny {program}", "neither")
+        # UTF-16, as some shells write logs, is text; with a byte order mark or without.
+        for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+            self.write("wide.log", "all is well\n".encode(encoding))
+            self.nothing("wide.log", "there is no out-of-memory message in wide.log that nofrag knows", "message")
+        self.write("zipped", gzip.compress(bytes(range(256)) * 100))
+        self.nothing("zipped", f"zipped {program}", "neither")
+
+    def test_a_folder(self):
+        self.refused(3, ["explain", "."], ".: cannot be read (it is a directory)")
+
+    def test_one_endless_line(self):
+        self.write("line", "a" * (40 << 20))
+        self.nothing("line", "there is no out-of-memory message in line that nofrag knows", "message")
+        self.write("line", "a" * (20 << 20) + " CUDA out of memory. Tried to allocate 1.75 GiB. " + "b" * (1 << 20))
+        done = self.nofrag("explain", "line", "--json", "-")
+        self.assertEqual(json.loads(done.stdout)["numbers"]["requested_bytes"], 7 << 28)
 
 
 def main():
