@@ -92,6 +92,17 @@ class Names(Messages):
         self.assertEqual(json.loads((self.folder / "before.json").read_text())["traces"][0]["path"], missing)
         self.assertEqual(done.returncode, 0)
 
+    def test_an_empty_value_takes_no_other_word(self):
+        self.write("other.csv", TRACE)
+        for option in ("--json", "--html", "--compare"):
+            self.refused(2, ["replay", "good.csv", option + "=", "other.csv"], f"{option}: its value is empty")
+        self.assertEqual((self.folder / "other.csv").read_text(), TRACE)
+        done = self.nofrag("replay", "--allocator", "driver", "--conf=", "good.csv")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.refused(2, ["run", "--trace=", "true"], "--trace: its value is empty")
+        done = self.nofrag("run", "--conf=", "echo", "--json=", "a=", "--")
+        self.assertEqual((done.returncode, done.stdout), (0, "--json= a= --\n"))
+
     def test_letters_of_all_languages_stay(self):
         self.refused(3, ["replay", "für-всех-全部.csv"], "für-всех-全部.csv: ")
 
