@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import pathlib
+import pty
 import subprocess
 import sys
 import tempfile
@@ -141,6 +142,17 @@ class Explain(Messages):
 
     def test_a_folder(self):
         self.refused(3, ["explain", "."], ".: cannot be read (it is a directory)")
+
+    def test_at_a_terminal_it_says_what_it_waits_for(self):
+        ours, its = pty.openpty()
+        waiting = subprocess.Popen([PROGRAM, "explain"], stdin=its, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        os.close(its)
+        self.assertEqual(waiting.stderr.readline(), "nofrag: paste the message, then press Enter and Ctrl-D\n")
+        os.write(ours, b"CUDA out of memory. Tried to allocate 1.75 GiB.\n\x04")
+        said, errors = waiting.communicate(timeout=60)
+        os.close(ours)
+        self.assertEqual((waiting.returncode, errors), (0, ""))
+        self.assertIn("==== nofrag: out of memory ====", said)
 
     def test_one_endless_line(self):
         self.write("line", "a" * (40 << 20))

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -96,6 +98,9 @@ Input read_input(const Place& place) {
   std::FILE* file = standard ? stdin : opened.get();
   if (file == nullptr) {
     throw InputError(name + ": cannot be read (" + std::strerror(errno) + ")");
+  }
+  if (standard && ::isatty(STDIN_FILENO) != 0) {
+    say("paste the message, then press Enter and Ctrl-D");
   }
   Input input;
   std::vector<char> chunk(kChunk);
