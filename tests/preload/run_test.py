@@ -152,6 +152,7 @@ class Commands(unittest.TestCase):
             self.refused(127, ["A=1", "true"], "A=1: no such program in PATH; variables come first: A=1 nofrag run ...",
                          **here)
             self.refused(2, [""], "run: the command's name is empty", **here)
+            self.refused(2, ["--trace", "-", "true"], "--trace: a recording is a file, and never standard output", **here)
             self.refused(2, ["--trace", folder, "true"], f"--trace: {folder} is a folder; name a file in it", **here)
 
     @unittest.skipUnless(os.geteuid() == 0, "only root can give a file to somebody else")

@@ -153,6 +153,9 @@ void check_folder(const std::string& trace) {
   const fs::path folder = fs::absolute(trace).parent_path();
   const bool named_later = folder.string().find('%') != std::string::npos;
   std::error_code error;
+  if (trace == "-") {
+    refuse("--trace", {"a recording is a file, and never standard output; name one (or ./-)"});
+  }
   if (fs::is_directory(trace, error)) {
     refuse("--trace", {fmt::format("{} is a folder; name a file in it", trace)});
   }
