@@ -123,6 +123,7 @@ class Commands(unittest.TestCase):
         result = run("--conf", "log:silent", "echo", "--conf", "x", "--summary", "--help", "-n", "--", "-z")
         self.assertEqual((result.returncode, result.stdout), (0, "--conf x --summary --help -n -- -z\n"))
         self.assertEqual(run("--", "echo", "a").stdout, "a\n")
+        self.assertEqual(run("--conf=", "echo", "--json=", "a=", "--").stdout, "--json= a= --\n")
 
     def test_not_found(self):
         self.refused(127, ["no-such-program-here"], "no-such-program-here: no such program in PATH")

@@ -122,8 +122,11 @@ TEST(LoadedModules, EachIsToldOfHoweverManyCome) {
 }
 
 TEST(LoadedModules, CodeIsFoundInItsLibrary) {
-  const auto address = reinterpret_cast<std::uint64_t>(&::dlopen);
+  void* const library = ::dlopen(STACK_PLUGIN_FIRST, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << ::dlerror();
+  const auto address = reinterpret_cast<std::uint64_t>(::dlsym(library, "call_back"));
   EXPECT_TRUE(library_around(address).holds(address));
+  ::dlclose(library);
   EXPECT_EQ(library_around(reinterpret_cast<std::uint64_t>(&call_wrapped)), CodeRange{})
       << "the program itself is none";
   EXPECT_EQ(library_around(64), CodeRange{});
