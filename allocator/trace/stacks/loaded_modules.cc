@@ -1,7 +1,5 @@
 #include "trace/stacks/loaded_modules.h"
 
-#include <link.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>

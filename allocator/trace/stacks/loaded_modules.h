@@ -10,6 +10,8 @@
 // come than there was room for.
 #pragma once
 
+#include <link.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -17,8 +19,6 @@
 #include <vector>
 
 #include "trace/stacks/native_stack.h"
-
-struct dl_phdr_info;
 
 namespace nofrag {
 
