@@ -9,6 +9,7 @@
 #include "base/nearest_name.h"
 #include "cli/commands.h"
 #include "cli/output_file.h"
+#include "cli/printable.h"
 #include "config/parser.h"
 #include "runtime/environment.h"
 #include "trace/load_traces.h"
@@ -185,7 +186,7 @@ void write_output(const std::string& path, std::string_view text) {
 }
 
 void say(std::string_view message) {
-  print_to_stderr(fmt::format("nofrag: {}\n", message));
+  print_to_stderr(fmt::format("nofrag: {}\n", printable(message)));
 }
 
 void print_to_stderr(const std::string& text) {

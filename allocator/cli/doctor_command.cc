@@ -7,6 +7,7 @@
 #include <nofrag/version.h>
 
 #include "cli/commands.h"
+#include "cli/printable.h"
 #include "config/human_bytes.h"
 #include "config/option_table.h"
 #include "device/tuning.h"
@@ -219,7 +220,7 @@ nlohmann::ordered_json findings_json(const Findings& findings) {
 
 std::string device_text(const DeviceFinding& device) {
   const DeviceInfo& info = device.info;
-  std::string text = fmt::format("{}  {}\n", device.label, info.name);
+  std::string text = fmt::format("{}  {}\n", printable(device.label), printable(info.name));
   const std::string free =
       device.memory ? human_bytes(device.memory->free) : std::string("unknown");
   text += fmt::format("  memory            {} free of {}\n", free, human_bytes(info.total_memory));

@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <utility>
 
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/printable.h"
 
 namespace nofrag {
 
@@ -19,8 +19,8 @@ Progress::~Progress() {
   clear();
 }
 
-void Progress::begin(std::string what, std::uint64_t total) {
-  what_ = std::move(what);
+void Progress::begin(std::string_view what, std::uint64_t total) {
+  what_ = printable(what);
   total_ = total;
 }
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace nofrag {
 
@@ -18,7 +19,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
   ~Progress();
 
-  void begin(std::string what, std::uint64_t total);
+  void begin(std::string_view what, std::uint64_t total);
   void update(std::uint64_t done);
   // Takes the line off the terminal before other output.
   void clear();

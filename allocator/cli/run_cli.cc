@@ -1,8 +1,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <deque>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <new>
 
@@ -235,6 +238,7 @@ void refuse_unknown(const CLI::App& app) {
   const auto subcommands = app.get_subcommands();
   const CLI::App& command = subcommands.empty() ? app : *subcommands.front();
   std::vector<std::string> extras = app.remaining(true);
+  std::erase(extras, "--");  // what comes behind it was taken for what it is
   if (extras.empty()) {
     return;
   }
@@ -253,7 +257,19 @@ void refuse_unknown(const CLI::App& app) {
   const std::vector<std::string_view> views(names.begin(), names.end());
   const bool is_option = name.size() > 1 && name[0] == '-';
   const char* what = is_option ? "option" : subcommands.empty() ? "command" : "argument";
-  throw UsageError(unknown_name(what, name, views));
+  std::string message = unknown_name(what, name, views);
+  if (command.get_name() == "convert" && (name == "-o" || name == "--output" || name == "--out")) {
+    throw UsageError(message + std::string(kConvertExample));
+  }
+  // It is there as a file, or it is like no option of ours: those have two dashes, but for -h and -o.
+  std::error_code ignored;
+  const bool takes_files =
+      !subcommands.empty() && command.get_name() != "top" && command.get_name() != "doctor";
+  if (is_option && takes_files &&
+      (name[1] != '-' || std::filesystem::exists(extras.front(), ignored))) {
+    message += file_hint(extras.front());
+  }
+  throw UsageError(message);
 }
 
 struct CommandLine {
@@ -320,30 +336,68 @@ struct CommandLine {
   }
 };
 
-// `run -- COMMAND` is `run COMMAND`: the parser would hide from us what comes behind the mark.
-std::vector<const char*> without_mark(int argc, const char* const* argv) {
-  std::vector<const char*> words(argv, argv + argc);
-  if (argc < 3 || std::string_view(argv[1]) != "run") {
-    return words;
+const CLI::App* command_named(const CLI::App& app, std::string_view name) {
+  const auto named = [name](const CLI::App* command) { return command->get_name() == name; };
+  const auto found = app.get_subcommands(named);
+  return found.empty() ? nullptr : found.front();
+}
+
+using Words = std::vector<const char*>;
+
+bool is_run(const Words& words) {
+  return words.size() > 1 && std::string_view(words[1]) == "run";
+}
+
+// Where a command's own options end: at `--`, and those of `run` at the command to run.
+std::size_t end_of_options(const Words& words) {
+  std::size_t at = 2;
+  for (; at < words.size(); ++at) {
+    const std::string_view word = words[at];
+    if (word == "--" || (is_run(words) && !word.starts_with("--"))) {
+      break;
+    }
+    const bool has_value =
+        is_run(words) && word != "--summary" && word.find('=') == std::string_view::npos;
+    at += has_value ? 1 : 0;
   }
-  for (std::size_t i = 2; i < words.size(); ++i) {
-    const std::string_view word = words[i];
-    if (word == "--") {
-      words.erase(words.begin() + static_cast<std::ptrdiff_t>(i));
-      break;
-    }
-    if (!word.starts_with("--")) {
-      break;
-    }
-    const bool has_value = word != "--summary" && word.find('=') == std::string_view::npos;
-    i += has_value ? 1 : 0;
+  return std::min(at, words.size());
+}
+
+// `run -- COMMAND` is `run COMMAND`: the parser would hide from us what comes behind the mark.
+Words without_mark(Words words) {
+  const std::size_t end = end_of_options(words);
+  if (is_run(words) && end < words.size() && std::string_view(words[end]) == "--") {
+    words.erase(words.begin() + static_cast<std::ptrdiff_t>(end));
   }
   return words;
 }
 
+// `--name=` gives an empty value. The parser would take the next word for it: a trace, and overwrite that.
+Words with_empty_values(const CLI::App& app, const Words& words, std::deque<std::string>* names) {
+  const CLI::App* command = command_named(app, words.size() > 1 ? words[1] : "");
+  const std::size_t end = end_of_options(words);
+  Words out;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    out.push_back(words[i]);
+    const std::string_view word = words[i];
+    if (command == nullptr || i < 2 || i >= end || !word.starts_with("--") ||
+        word.find('=') + 1 != word.size()) {
+      continue;
+    }
+    std::string name(word.substr(0, word.size() - 1));
+    const CLI::Option* option = command->get_option_no_throw(name);
+    if (option != nullptr && option->get_expected_max() > 0) {
+      out.back() = names->emplace_back(std::move(name)).c_str();
+      out.push_back("");
+    }
+  }
+  return out;
+}
+
 ExitCode run_or_throw(int argc, const char* const* argv) {
   CommandLine line;
-  const std::vector<const char*> words = without_mark(argc, argv);
+  std::deque<std::string> names;
+  const Words words = with_empty_values(line.app, without_mark(Words(argv, argv + argc)), &names);
   try {
     line.app.parse(static_cast<int>(words.size()), words.data());
   } catch (const CLI::RequiredError& error) {

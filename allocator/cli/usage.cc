@@ -39,6 +39,10 @@ const CLI::Option* option_in(const CLI::App& command, std::string_view text) {
 
 }  // namespace
 
+std::string file_hint(std::string_view word) {
+  return fmt::format("; a file called '{0}' is written './{0}'", word);
+}
+
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   const auto subcommands = app.get_subcommands();
   const CLI::App& command = subcommands.empty() ? app : *subcommands.front();
@@ -52,7 +56,12 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   const std::string name = option->get_name();
   const std::string meaning = fmt::format(" ({})", option->get_description());
   if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
-    return fmt::format("{}: {} is missing{}{}", command.get_name(), name, meaning, help);
+    return fmt::format("{}: {} is missing{}{}{}",
+                       command.get_name(),
+                       name,
+                       meaning,
+                       command.get_name() == "convert" ? kConvertExample : "",
+                       help);
   }
   if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
     const std::size_t value = said.find(" = ");

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include <CLI/CLI.hpp>
 
@@ -12,5 +13,10 @@ namespace nofrag {
 
 // `app` is the program's, in the state in which its parse() threw `error`.
 [[nodiscard]] std::string usage_message(const CLI::App& app, const CLI::ParseError& error);
+// Behind a message that takes `word` for an option: how to write it if it is a file.
+[[nodiscard]] std::string file_hint(std::string_view word);
+// What `convert` is to be given, behind a message that misses it.
+inline constexpr std::string_view kConvertExample =
+    "; write the format and the file, as in: nofrag convert trace.csv --to nofrag trace.nofrag";
 
 }  // namespace nofrag

@@ -37,6 +37,22 @@ TEST(Size, UnitsSeparatorsAndNonsense) {
   EXPECT_EQ(size_before("free", "free"), std::nullopt);
 }
 
+TEST(LastOf, IsWhereItStandsLast) {
+  std::mt19937 random(3);
+  const auto letters = [&random](std::size_t size) {
+    std::string text(size, 'a');
+    for (char& letter : text) {
+      letter = static_cast<char>('a' + random() % 2);
+    }
+    return text;
+  };
+  for (int i = 0; i < 20'000; ++i) {
+    const std::string text = letters(random() % 12);
+    const std::string phrase = letters(random() % 5);
+    EXPECT_EQ(last_of(text, phrase), text.rfind(phrase)) << text << ", " << phrase;
+  }
+}
+
 TEST(Torch, OneToThree) {
   const Failure f = failure_in(
       "RuntimeError: CUDA out of memory. Tried to allocate 12.50 MiB (GPU 0; 10.92 GiB total "

@@ -6,14 +6,18 @@ prometheus_client (Debian: python3-prometheus-client); without it those tests ar
 """
 
 import argparse
+import fcntl
 import json
 import os
 import pathlib
+import pty
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 import urllib.request
@@ -289,6 +293,40 @@ class Top(unittest.TestCase):
         top()
         (FOLDER / "not-a-pid").unlink()
         real.close()
+
+    def frame(self, columns, rows):
+        """The last but one screen that `nofrag top` shows on a terminal of this size, as lines."""
+        ours, its = pty.openpty()
+        fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        shown = subprocess.Popen([ARGUMENTS.nofrag, "top", "--interval", "0.1"], stdout=its, stderr=subprocess.PIPE)
+        os.close(its)
+        text = b""
+        while text.count(b"\x1b[H\x1b[J") < 3:
+            text += os.read(ours, 65536)
+        shown.send_signal(signal.SIGINT)
+        self.assertEqual((shown.wait(10), shown.stderr.read()), (-signal.SIGINT, b""), "Ctrl-C ends it as it ends others")
+        shown.stderr.close()
+        os.close(ours)
+        lines = text.split(b"\x1b[H\x1b[J")[-2].decode(errors="replace").split("\r\n")
+        self.assertEqual(lines.pop(), "")
+        return lines
+
+    def test_a_small_terminal_shows_what_fits(self):
+        processes = [Process() for _ in range(4)]
+        for process in processes:
+            process("alloc 1")
+            eventually(lambda: process.pid in top())
+        whole = self.frame(400, 50)
+        self.assertGreaterEqual(len(whole), 5)
+        self.assertIn("command", whole[0])
+        narrow = self.frame(40, 50)
+        self.assertEqual([len(line) for line in narrow], [40] * len(whole), "one row each, without wrapping")
+        self.assertEqual(narrow[0], whole[0][:40])
+        low = self.frame(400, 5)
+        self.assertEqual((len(low), low[0]), (4, whole[0]), "the heading stays in sight, and the last row is free")
+        self.assertEqual(low[-1], f"... and {len(whole) - 3} more")
+        for process in processes:
+            process.close()
 
     def test_share_status_false_leaves_nothing(self):
         process = Process("share_status:false")

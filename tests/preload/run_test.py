@@ -123,6 +123,7 @@ class Commands(unittest.TestCase):
         result = run("--conf", "log:silent", "echo", "--conf", "x", "--summary", "--help", "-n", "--", "-z")
         self.assertEqual((result.returncode, result.stdout), (0, "--conf x --summary --help -n -- -z\n"))
         self.assertEqual(run("--", "echo", "a").stdout, "a\n")
+        self.assertEqual(run("--conf=", "echo", "--json=", "a=", "--").stdout, "--json= a= --\n")
 
     def test_not_found(self):
         self.refused(127, ["no-such-program-here"], "no-such-program-here: no such program in PATH")
@@ -136,6 +137,38 @@ class Commands(unittest.TestCase):
             self.refused(126, [path], path, "no permission to execute it")
             self.refused(126, [folder], "a directory")
             self.refused(126, ["plain"], "no permission", PATH=folder)
+
+    def test_what_may_have_been_meant_is_said(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("train.py", "start", "noexec.py"):
+                with open(os.path.join(folder, name), "w") as file:
+                    file.write("#!/no/such/interpreter\n")
+            os.chmod(os.path.join(folder, "start"), stat.S_IRWXU)
+            here = {"cwd": folder}
+            self.refused(127, ["train.py", "--steps", "5"], "train.py: no such program in PATH; write: nofrag run python3 "
+                         "train.py\n", **here)
+            self.refused(126, ["./noexec.py"], "no permission to execute it); write: nofrag run python3 ./noexec.py", **here)
+            self.refused(127, ["start"], "no such program in PATH; the file of that name in this folder is ./start", **here)
+            self.refused(126, ["./start"], "./start: cannot be run (its interpreter or loader is not there)", **here)
+            self.refused(127, ["A=1", "true"], "A=1: no such program in PATH; variables come first: A=1 nofrag run ...",
+                         **here)
+            self.refused(2, [""], "run: the command's name is empty", **here)
+            self.refused(2, ["--trace", "-", "true"], "--trace: a recording is a file, and never standard output", **here)
+            self.refused(2, ["--trace", folder, "true"], f"--trace: {folder} is a folder; name a file in it", **here)
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can give a file to somebody else")
+    def test_a_program_that_takes_on_other_rights(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o755)
+            program = shutil.copy(shutil.which("true"), os.path.join(folder, "privileged"))
+            os.chown(program, 65534, 65534)
+            for bit in (stat.S_ISUID, stat.S_ISGID):
+                os.chmod(program, 0o755 | bit)
+                result = run(program)
+                self.assertEqual(result.returncode, 0)
+                self.assertIn("takes on another user's or group's rights, and nothing can be preloaded", result.stderr)
+            os.chmod(program, 0o755)
+            self.assertEqual(run(program).stderr, "")
 
     def test_a_script(self):
         with tempfile.TemporaryDirectory() as folder:

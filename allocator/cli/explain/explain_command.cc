@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -97,6 +99,9 @@ Input read_input(const Place& place) {
   if (file == nullptr) {
     throw InputError(name + ": cannot be read (" + std::strerror(errno) + ")");
   }
+  if (standard && ::isatty(STDIN_FILENO) != 0) {
+    say("paste the message, then press Enter and Ctrl-D");
+  }
   Input input;
   std::vector<char> chunk(kChunk);
   std::size_t got = chunk.size();
@@ -178,6 +183,41 @@ std::optional<Explained> as_trace(const ExplainArguments& arguments,
   return std::nullopt;
 }
 
+// Zero bytes, which no text has: a program, a picture, an archive. (In UTF-16 every second byte of plain letters is one.)
+bool is_binary(std::string_view head) {
+  head = head.substr(0, kChunk);
+  std::size_t zeros[2] = {0, 0};
+  for (std::size_t i = 0; i < head.size(); ++i) {
+    zeros[i % 2] += head[i] == '\0' ? 1U : 0U;
+  }
+  const bool marked = begins(head, "\xff\xfe") || begins(head, "\xfe\xff");
+  const bool wide = marked || zeros[0] == 0 || zeros[1] == 0;
+  return zeros[0] + zeros[1] > 0 && !(wide && (zeros[0] + zeros[1]) * 3 > head.size());
+}
+
+// What there is, where there is nothing to explain, and what would tell more. `why`: why it is no trace, where it was
+// tried as one; `packed`: and it was what is inside that counts.
+void tell_of_nothing(const Place& place,
+                     const Input& input,
+                     const std::string& why,
+                     bool packed,
+                     Explained* explained) {
+  std::vector<std::string>& missing = explained->diagnosis.missing;
+  if (!why.empty()) {
+    missing.push_back("a trace that can be read (" + why + ")");
+  }
+  if (input.total == 0) {
+    explained->found = place.name + " is empty";
+  } else if (!why.empty() && !packed) {
+    explained->found = why;
+  } else if (is_binary(input.head)) {
+    explained->found = place.name + " is no text, and no trace that nofrag knows";
+    missing.insert(missing.begin(), "a text or a trace: the input is neither");
+  } else {
+    explained->found = "there is no out-of-memory message in " + place.name + " that nofrag knows";
+  }
+}
+
 Explained explain(const ExplainArguments& arguments) {
   const Place place = place_of(arguments.input);
   Input input = read_input(place);
@@ -187,15 +227,16 @@ Explained explain(const ExplainArguments& arguments) {
       return std::move(*explained);
     }
   }
-  if (is_gzip(input.head)) {
+  const bool packed = is_gzip(input.head);
+  if (packed) {
     input = unpacked(place, input);
   }
   Explained explained = explain_text(input.text());
-  if (explained.kind == "nothing" && is_surely_trace(input.head) && !why.empty()) {
-    throw InputError(why);
-  }
-  if (explained.kind == "nothing" && !why.empty()) {
-    explained.diagnosis.missing.push_back("a trace that can be read (" + why + ")");
+  if (explained.kind == "nothing") {
+    if (is_surely_trace(input.head) && !why.empty()) {
+      throw InputError(why);
+    }
+    tell_of_nothing(place, input, why, packed, &explained);
   }
   return explained;
 }

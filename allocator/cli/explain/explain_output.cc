@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/explain/explain.h"
+#include "cli/printable.h"
 #include "diagnose/report.h"
 
 namespace nofrag {
@@ -42,8 +43,8 @@ std::string explain_json(const Explained& explained) {
 std::string explain_page(const Explained& explained) {
   ReportContext context;
   if (explained.kind == "nothing") {
-    return "unknown: there is no out-of-memory message here that nofrag knows.\n"
-           "Give it the message whole, with the lines around it, or a trace.\n";
+    return "unknown: " + printable(explained.found) +
+           ".\nGive it the message whole, with the lines around it, or a trace.\n";
   }
   return full_report(explained.failure, explained.diagnosis, context);
 }

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "cli/errors.h"
+#include "cli/printable.h"
 #include "config/human_bytes.h"
 
 namespace nofrag {
@@ -89,7 +90,7 @@ json read_earlier_replay(const std::string& path) {
 std::string comparison_table(const json& before, const std::vector<TraceReport>& reports) try {
   std::string text = "\nChanges since the earlier replay:\n";
   for (const TraceReport& report : reports) {
-    text += fmt::format("{}\n", file_name(report.trace.path));
+    text += fmt::format("{}\n", printable(file_name(report.trace.path)));
     text += fmt::format(
         kComparisonRow, "allocator", "held before", "now", "change", "ms before", "now", "outcome");
     for (const ReplayRun& run : report.runs) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/printable.h"
 #include "cli/replay/replay_report.h"
 #include "config/human_bytes.h"
 
@@ -130,7 +131,8 @@ std::string bound_lines(const TraceSummary& trace, bool with_min) {
 }
 
 // A path that would not fit keeps its end.
-std::string shortened(const std::string& path) {
+std::string shortened(const std::string& given) {
+  const std::string path = printable(given);
   constexpr std::size_t kMost = 96;
   return path.size() <= kMost ? path : "..." + path.substr(path.size() - kMost + 3);
 }

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <vector>
 
+#include <sys/stat.h>
+
 namespace nofrag {
 namespace {
 
@@ -31,6 +33,14 @@ bool is_static(const fs::path& path) {
   return true;
 }
 
+// Of such a program the loader drops what would be preloaded.
+bool is_privileged(const fs::path& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 &&
+         (((info.st_mode & S_ISUID) != 0 && info.st_uid != ::geteuid()) ||
+          ((info.st_mode & S_ISGID) != 0 && info.st_gid != ::getegid()));
+}
+
 ProgramFile examine(const fs::path& path) {
   std::error_code failed;
   if (!fs::exists(path, failed)) {
@@ -38,6 +48,9 @@ ProgramFile examine(const fs::path& path) {
   }
   if (!fs::is_regular_file(path, failed) || ::access(path.c_str(), X_OK) != 0) {
     return {ProgramKind::kNotExecutable, path};
+  }
+  if (is_privileged(path)) {
+    return {ProgramKind::kPrivileged, path};
   }
   return {is_static(path) ? ProgramKind::kStatic : ProgramKind::kDynamic, path};
 }
@@ -53,7 +66,7 @@ ProgramFile find_program(const std::string& name, std::string_view search_path) 
     const std::size_t end = search_path.find(':');
     const std::string_view folder = search_path.substr(0, end);
     const ProgramFile found = examine(fs::path(folder.empty() ? "." : folder) / name);
-    if (found.kind == ProgramKind::kStatic || found.kind == ProgramKind::kDynamic) {
+    if (found.kind != ProgramKind::kMissing && found.kind != ProgramKind::kNotExecutable) {
       return found;
     }
     // A file that may not be run is passed over, as by a shell, and told if nothing better comes.

@@ -13,6 +13,7 @@ namespace nofrag {
 enum class ProgramKind : unsigned char {
   kMissing,
   kNotExecutable,  // a directory, or without permission
+  kPrivileged,     // it takes on rights that its user does not have (set-user-id, set-group-id)
   kStatic,         // an ELF file without an interpreter
   kDynamic,        // all others, scripts included
 };

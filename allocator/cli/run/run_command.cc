@@ -126,11 +126,39 @@ std::string configuration(const RunArguments& arguments) {
   return conf;
 }
 
+// What may have been meant by a name under which no program is found.
+std::string meant_by(const std::string& name) {
+  std::error_code ignored;
+  if (name.find('/') == std::string::npos && name.find('=') != std::string::npos) {
+    return fmt::format("; variables come first: {} nofrag run ...", name);
+  }
+  if (!fs::is_regular_file(name, ignored)) {
+    return {};
+  }
+  if (name.ends_with(".py")) {
+    return fmt::format("; write: nofrag run python3 {}", name);
+  }
+  return name.find('/') == std::string::npos
+             ? fmt::format("; the file of that name in this folder is ./{}", name)
+             : std::string();
+}
+
+// Where it cannot be run although it is there and may be.
+std::string why_not_run(int error) {
+  return error == ENOENT ? "its interpreter or loader is not there" : std::strerror(error);
+}
+
 // The recording begins with the first allocation, hours into a job it may be: too late to say so.
 void check_folder(const std::string& trace) {
   const fs::path folder = fs::absolute(trace).parent_path();
   const bool named_later = folder.string().find('%') != std::string::npos;
   std::error_code error;
+  if (trace == "-") {
+    refuse("--trace", {"a recording is a file, and never standard output; name one (or ./-)"});
+  }
+  if (fs::is_directory(trace, error)) {
+    refuse("--trace", {fmt::format("{} is a folder; name a file in it", trace)});
+  }
   if (!named_later && !fs::is_directory(folder, error)) {
     refuse("--trace", {fmt::format("there is no folder {}; make it first", folder.string())});
   }
@@ -207,22 +235,34 @@ ExitCode run_run(const RunArguments& arguments) {
     throw UsageError("run: no command; write: nofrag run [OPTION...] COMMAND [ARGUMENT...]");
   }
   const std::string& name = arguments.command.front();
+  if (name.empty()) {
+    throw UsageError("run: the command's name is empty");
+  }
   const fs::path root = installation();
   const ProgramFile program = find_program(name, environment("PATH"));
   if (program.kind == ProgramKind::kMissing) {
-    throw CommandNotFound(fmt::format(
-        "{}: no such program{}", name, name.find('/') == std::string::npos ? " in PATH" : ""));
+    throw CommandNotFound(fmt::format("{}: no such program{}{}",
+                                      name,
+                                      name.find('/') == std::string::npos ? " in PATH" : "",
+                                      meant_by(name)));
   }
   if (program.kind == ProgramKind::kNotExecutable) {
-    throw CommandNotExecutable(fmt::format(
-        "{}: not a program that may be run ({})",
-        program.path.string(),
-        fs::is_directory(program.path) ? "a directory" : "no permission to execute it"));
+    throw CommandNotExecutable(
+        fmt::format("{}: not a program that may be run ({}){}",
+                    program.path.string(),
+                    fs::is_directory(program.path) ? "a directory" : "no permission to execute it",
+                    meant_by(name)));
   }
   arrange(arguments, find_library(root), root);
   if (program.kind == ProgramKind::kStatic) {
     say(fmt::format(
         "{} is linked statically, and nothing can be preloaded into it: it runs without nofrag",
+        program.path.string()));
+  }
+  if (program.kind == ProgramKind::kPrivileged) {
+    say(fmt::format(
+        "{} takes on another user's or group's rights, and nothing can be preloaded into such a "
+        "program: it runs without nofrag; what it starts can be started under nofrag itself",
         program.path.string()));
   }
   std::vector<char*> words;
@@ -233,7 +273,7 @@ ExitCode run_run(const RunArguments& arguments) {
   words.push_back(nullptr);
   ::execvp(program.path.c_str(), words.data());
   throw CommandNotExecutable(
-      fmt::format("{}: cannot be run ({})", program.path.string(), std::strerror(errno)));
+      fmt::format("{}: cannot be run ({})", program.path.string(), why_not_run(errno)));
 }
 
 }  // namespace nofrag

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "stats/status_page.h"
@@ -21,6 +22,10 @@ struct SeenProcess {
 // Those in `folder`, by pid.
 [[nodiscard]] std::vector<SeenProcess> read_processes(const std::string& folder);
 [[nodiscard]] std::string top_table(const std::vector<SeenProcess>& processes);
+// The part of a table that a terminal of this size shows without wrapping or scrolling. pre: rows > 2.
+[[nodiscard]] std::string fit_to_screen(std::string_view table,
+                                        std::size_t columns,
+                                        std::size_t rows);
 [[nodiscard]] std::string top_json(const std::vector<SeenProcess>& processes);
 
 }  // namespace nofrag

@@ -3,10 +3,26 @@
 #include <chrono>
 #include <thread>
 
+#include <sys/ioctl.h>
+
 #include "cli/commands.h"
 #include "cli/top/top.h"
 
 namespace nofrag {
+namespace {
+
+constexpr const char* kHomeAndClear = "\x1b[H\x1b[J";
+constexpr unsigned kLeastRows = 3;
+
+// Asked each time: a window may have another size now. One that does not tell its size gets everything.
+std::string on_screen(const std::string& table) {
+  winsize size{};
+  const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 &&
+                     size.ws_row >= kLeastRows;
+  return known ? fit_to_screen(table, size.ws_col, size.ws_row) : table;
+}
+
+}  // namespace
 
 ExitCode run_top(const TopArguments& arguments) {
   constexpr double kShortest = 0.1;
@@ -21,9 +37,10 @@ ExitCode run_top(const TopArguments& arguments) {
     const std::vector<SeenProcess> processes = read_processes(folder);
     if (arguments.json) {
       write_output("-", top_json(processes));
+    } else if (terminal && !arguments.once) {
+      write_output("-", kHomeAndClear + on_screen(top_table(processes)));
     } else {
-      constexpr const char* kHomeAndClear = "\x1b[H\x1b[J";
-      write_output("-", (terminal && !arguments.once ? kHomeAndClear : "") + top_table(processes));
+      write_output("-", top_table(processes));
     }
     if (arguments.once) {
       return ExitCode::kOk;

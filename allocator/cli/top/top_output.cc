@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -31,6 +33,18 @@ std::string left(const DeviceStatus& device) {
   constexpr double kLongest = 99 * 3600.0;
   const double seconds = std::min(device.headroom_seconds, kLongest);
   return fmt::format("{} {:.0f} s", human_bytes(Bytes(device.headroom)), seconds);
+}
+
+// The beginning of a line, in columns: all characters are taken for one wide.
+std::string cut(std::string_view line, std::size_t columns) {
+  std::size_t end = 0;
+  for (std::size_t letters = 0; end < line.size(); ++end) {
+    const bool begins = (static_cast<unsigned char>(line[end]) & 0xc0U) != 0x80U;
+    if (begins && letters++ == columns) {
+      break;
+    }
+  }
+  return std::string(line.substr(0, end));
 }
 
 Json device_json(const DeviceStatus& device) {
@@ -106,6 +120,24 @@ std::string top_json(const std::vector<SeenProcess>& processes) {
                                 {"devices", std::move(devices)}});
   }
   return out.dump(1) + "\n";
+}
+
+std::string fit_to_screen(std::string_view table, std::size_t columns, std::size_t rows) {
+  std::string out;
+  std::size_t shown = 0;
+  while (!table.empty()) {
+    const std::string_view line = table.substr(0, table.find('\n'));
+    table.remove_prefix(std::min(table.size(), line.size() + 1));
+    // The last row is left free: a line feed in it would scroll.
+    if (shown + 2 == rows && !table.empty()) {
+      const auto more = 1 + std::count(table.begin(), table.end(), '\n');
+      out += cut(fmt::format("... and {} more", more), columns) + "\n";
+      break;
+    }
+    out += cut(line, columns) + "\n";
+    ++shown;
+  }
+  return out;
 }
 
 }  // namespace nofrag

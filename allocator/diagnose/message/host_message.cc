@@ -192,8 +192,8 @@ bool settle_by_errno(std::string_view line, HostMemory* which) {
 
 // Where the sign stands last and is meant.
 std::size_t last_meant(std::string_view text, const HostSign& sign, HostMemory* which) {
-  for (std::size_t at = text.rfind(sign.text); at != kNowhere;
-       at = at == 0 ? kNowhere : text.rfind(sign.text, at - 1)) {
+  for (std::size_t at = last_of(text, sign.text); at != kNowhere;
+       at = at == 0 ? kNowhere : last_of(text.substr(0, at + sign.text.size() - 1), sign.text)) {
     *which = sign.which;
     if (!(sign.text == "OOMKilled" && is_denied(text.substr(at + sign.text.size(), 16))) &&
         settle_by_errno(text.substr(at, kLine), which)) {

@@ -54,8 +54,9 @@ std::string unwrapped(std::string_view text) {
 // Where the last message begins.
 std::size_t last_tried(std::string_view text) {
   constexpr std::string_view kBegins = "Tried to";
-  for (std::size_t at = text.rfind(kBegins); at != std::string_view::npos;
-       at = at == 0 ? std::string_view::npos : text.rfind(kBegins, at - 1)) {
+  for (std::size_t at = last_of(text, kBegins); at != std::string_view::npos;
+       at = at == 0 ? std::string_view::npos
+                    : last_of(text.substr(0, at + kBegins.size() - 1), kBegins)) {
     if (unwrapped(text.substr(at, 2 * kTried.size())).starts_with(kTried)) {
       return at;
     }

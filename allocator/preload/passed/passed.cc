@@ -39,6 +39,8 @@ std::mutex passed_mutex;
 // Sync: passed_mutex
 constinit BoundedTable<Block, kLogPlaces> blocks;
 constinit BoundedTable<Created, kLogPlaces> created;
+// By its number: memory without a handle whose last handle's value names other memory now. Its mappings hold it.
+constinit BoundedTable<Created, kLogPlaces> outlived;
 constinit BoundedTable<Mapped, kLogPlaces> mapped;
 std::uint64_t last_number;
 // A program that has no such memory does not lock.
@@ -59,7 +61,7 @@ bool is_native_here() {
 // pre: the lock is held.
 void update_counts() {
   block_count.store(blocks.size(), std::memory_order_release);
-  created_count.store(created.size(), std::memory_order_release);
+  created_count.store(created.size() + outlived.size(), std::memory_order_release);
 }
 
 void uncount(const Block& block) {
@@ -70,11 +72,31 @@ void uncount(const Created& memory) {
   note_passed_on(memory.device, PassedOnKind::kCreated, -static_cast<std::int64_t>(memory.size));
 }
 
-// Adds an entry. One that was there has ended without our having noted it yet. pre: the lock is held.
+// A block whose address, or an array whose handle, comes again has ended. pre: the lock is held.
+void give_up_key(const Block& block) {
+  uncount(block);
+}
+
+// A handle whose value comes again is released, but its memory may still be mapped: then it lives on under its number.
+// pre: the lock is held.
+void give_up_key(const Created& memory) {
+  if (memory.mappings == 0) {
+    uncount(memory);
+    return;
+  }
+  Created mapped_only = memory;
+  mapped_only.handles = 0;
+  if (!outlived.insert(memory.number, mapped_only)) {
+    uncount(memory);
+    note_uncounted(memory.device);
+  }
+}
+
+// Adds an entry. What the key named before has lost it, whether we have noted that yet or not. pre: the lock is held.
 template <typename Table, typename Entry>
 void add(Table* table, std::uint64_t key, Entry entry, PassedOnKind kind) {
-  if (const Entry* const stale = table->find(key); stale != nullptr) {
-    uncount(*stale);
+  if (const Entry* const before = table->find(key); before != nullptr) {
+    give_up_key(*before);
     table->erase(key);
   }
   entry.number = ++last_number;
@@ -112,18 +134,25 @@ void forget_if(Gone gone) {
   update_counts();
 }
 
-// One holder fewer of the memory with this number. pre: the lock is held.
-void let_go(std::uint64_t handle, std::uint64_t number, int Created::*holders) {
-  Created* const memory = created.find(handle);
+// One holder fewer of the memory with this number, if it is in the table under `key`. pre: the lock is held.
+template <typename Table>
+void let_go_in(Table* table, std::uint64_t key, std::uint64_t number, int Created::*holders) {
+  Created* const memory = table->find(key);
   if (memory == nullptr || memory->number != number || memory->*holders == 0) {
     return;
   }
   --(memory->*holders);
   if (memory->handles == 0 && memory->mappings == 0) {
     uncount(*memory);
-    created.erase(handle);
+    table->erase(key);
     update_counts();
   }
+}
+
+// The same, wherever it is: numbers are given once. pre: the lock is held.
+void let_go(std::uint64_t handle, std::uint64_t number, int Created::*holders) {
+  let_go_in(&created, handle, number, holders);
+  let_go_in(&outlived, number, number, holders);
 }
 
 // pre: the lock is held.
@@ -223,8 +252,8 @@ void note_mapped(std::uint64_t address, std::uint64_t size, std::uint64_t handle
     end_mapping(address, stale);
   }
   Created* const memory = created.find(handle);
-  if (memory == nullptr) {
-    return;
+  if (memory == nullptr || memory->handles == 0) {
+    return;  // not known: memory is mapped by a handle that is held, so this value names some other memory now
   }
   if (mapped.insert(address, {size, handle, memory->number})) {
     ++memory->mappings;

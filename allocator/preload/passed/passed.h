@@ -1,8 +1,10 @@
 // Passed: what is remembered of device memory that the program takes from the driver past nofrag, so that it is counted
 // (runtime/observe/passed_on.h) for as long as it exists.
 //
-// Owns: three bounded tables (created handles, their mappings, blocks and arrays), for good. Layer: preload.
-// Physical memory of cuMemCreate lives until its last handle is released and its last mapping gone, and is counted so.
+// Owns: four bounded tables (created handles, memory that outlived its handle's value, mappings, blocks and arrays), for
+// good. Layer: preload.
+// Physical memory of cuMemCreate lives until its last handle is released and its last mapping gone, and is counted so:
+// CUDA says that much, and not that a released handle's value stays away for as long as the memory is mapped.
 // Behind a free the driver may give the same handle or address to another thread before we have noted the free: every
 // entry has a number, and only the entry that was there before the call is taken out.
 // Threads: any, one lock of its own, never held over a driver call. Failure: a full table, or a size that cannot be

@@ -4,10 +4,9 @@
 // Units: addresses; a frame's offset is its address minus where the loader put the module, which is the address
 // that the module's own symbol table has for it.
 // Invariants: a number means one module for ever; of an address range that was unloaded and loaded again, the second
-// has another number, and the epoch has risen in between.
-// Threads: callers lock (StackSampler), but for loader_changes(), which any thread may call. The loader's lock that
-// dl_iterate_phdr takes is not the one under which dlopen runs constructors: it can be waited for anywhere.
-// Failure: module 0. Cost: a look at all modules when one has come or gone; a binary search an address.
+// has another number, and a refresh in between has said that the first is gone.
+// Threads: callers lock (StackSampler). Failure: module 0. Cost: a look at all modules when one has come or gone; a
+// binary search an address.
 #pragma once
 
 #include <cstddef>
@@ -15,20 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "trace/stacks/loaded_modules.h"
 #include "trace/stacks/native_stack.h"
 
 namespace nofrag {
-
-// How often the loader has loaded and unloaded something.
-struct LoaderChanges {
-  std::uint64_t loaded = 0;
-  std::uint64_t unloaded = 0;
-  bool operator==(const LoaderChanges&) const = default;
-};
-LoaderChanges loader_changes();
-
-// Where the code is that `address` is in: of a library. Empty for the program itself.
-CodeRange library_around(std::uint64_t address);
 
 class ModuleTable {
  public:
@@ -37,30 +26,27 @@ class ModuleTable {
     std::uint64_t offset = 0;
   };
 
-  // Looks at what is loaded now.
-  void refresh();
+  // Looks at what is loaded now. Where modules with a number were that are there no longer.
+  [[nodiscard]] std::vector<CodeRange> refresh();
   Place place(std::uint64_t address);
-  // Rises when a module that has a number is no longer where it was.
-  [[nodiscard]] std::uint64_t epoch() const { return epoch_; }
   // Is greenlet loaded (gevent, eventlet)? It keeps parts of stacks elsewhere, and what lies where they were is no
   // frame: an unwinder that goes there may read anywhere.
   [[nodiscard]] bool slices_stacks() const { return slices_stacks_; }
   // The rows (of a MODULES block) of modules that were numbered since the last call; how many.
   std::size_t take_rows(std::string* rows);
 
+ private:
   struct Module {
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
+    CodeRange range;
     std::uint64_t base = 0;
     std::string path;
     std::string build_id;
     std::uint32_t number = 0;
   };
 
- private:
+  LoadedModules loaded_;
   std::vector<Module> modules_;  // by address
   std::uint32_t last_number_ = 0;
-  std::uint64_t epoch_ = 1;
   bool slices_stacks_ = false;
   std::string rows_;
   std::size_t row_count_ = 0;

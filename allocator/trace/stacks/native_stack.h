@@ -21,6 +21,7 @@ struct CodeRange {
   [[nodiscard]] bool holds(std::uint64_t address) const {
     return address >= begin && address < end;
   }
+  bool operator==(const CodeRange&) const = default;
 };
 
 // How many of `frames` it filled. Leading frames in `skipped` are left out. *cut: there were more than had room.

@@ -17,12 +17,15 @@ std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
   return hash ^ (hash >> 32);
 }
 
-std::uint64_t hash_of(std::uint64_t epoch,
+std::uint64_t hash_of(const UnloadedCode& unloaded,
                       std::span<const std::uint64_t> native,
                       std::string_view python) {
-  std::uint64_t hash = mixed(epoch, native.size());
+  std::uint64_t hash = mixed(1, native.size());
   for (const std::uint64_t address : native) {
     hash = mixed(hash, address);
+    if (const std::uint64_t generation = unloaded.generation_of(address); generation != 0) {
+      hash = mixed(hash, ~generation);  // which is no address of code
+    }
   }
   for (; python.size() >= sizeof(std::uint64_t); python.remove_prefix(sizeof(std::uint64_t))) {
     hash = mixed(hash, load_little_endian<std::uint64_t>(python, 0));
@@ -66,9 +69,10 @@ void StackSampler::look_for_python() {
 }
 
 void StackSampler::refresh(LoaderChanges now) {
-  modules_.refresh();
+  for (const CodeRange& gone : modules_.refresh()) {
+    unloaded_code_.add(gone);
+  }
   seen_ = now;
-  epoch_.store(modules_.epoch(), std::memory_order_relaxed);
   sliced_.store(modules_.slices_stacks(), std::memory_order_relaxed);
   loaded_.store(now.loaded, std::memory_order_relaxed);
   unloaded_.store(now.unloaded, std::memory_order_release);
@@ -102,9 +106,8 @@ void StackSampler::follow_loader() {
                                  ? 0
                                  : native_stack(thread.native, own_code_, &native_cut);
   const std::size_t python = python_.walk(kMostPython, &thread.python, &python_cut);
-  const std::uint64_t hash = hash_of(epoch_.load(std::memory_order_relaxed),
-                                     std::span(thread.native).first(native),
-                                     thread.python);
+  const std::uint64_t hash =
+      hash_of(unloaded_code_, std::span(thread.native).first(native), thread.python);
   std::uint32_t site = native + python == 0 ? 0 : table_.find(hash);
   if (site == 0 && native + python > 0) {
     site = add(thread,

@@ -5,7 +5,8 @@
 // Owns: the table of stacks; rows that define new ones, until the recorder's writer takes them.
 // Layer: trace. Units: bytes as requested.
 // Invariants: a number is defined in the rows before any event with it can be in the recorder's hands; a stack is
-// named by modules that were loaded when it was taken. Memory is bounded: what finds no room is counted.
+// named by modules that were loaded when it was taken, and keeps its number while those stay, whatever else comes and
+// goes. Memory is bounded: what finds no room is counted.
 // Threads: site_of by any, inside the allocator's locks too; it waits for no lock that is held while memory is
 // allocated, and for none of Python's. take_rows and look_for_python by the writer.
 // Failure: site 0. Cost: site_of a few instructions for an allocation whose turn it is not; else about 0.3 us a native
@@ -21,6 +22,7 @@
 #include "trace/stacks/module_table.h"
 #include "trace/stacks/python_stack.h"
 #include "trace/stacks/stack_table.h"
+#include "trace/stacks/unloaded_code.h"
 
 namespace nofrag {
 
@@ -78,7 +80,7 @@ class StackSampler {
   StackTable table_;
   std::atomic<std::uint64_t> lost_{0};
   // Sync: written under mutex_, `unloaded_` last.
-  std::atomic<std::uint64_t> epoch_{1};
+  UnloadedCode unloaded_code_;
   std::atomic<std::uint64_t> unloaded_{0};
   std::atomic<std::uint64_t> loaded_{0};
   std::atomic<bool> sliced_{false};  // no native stack can be read

@@ -135,6 +135,43 @@ void created() {
   EXPECT(number("created_bytes") == 0 && number("uncounted_calls") == 0);
 }
 
+// Released handles' values that come again, for memory of another size, while the first memory is mapped.
+void values_again() {
+  const auto next_handle = reinterpret_cast<void (*)(unsigned long long)>(
+      dlsym(driver_library, "fake_cuda_next_handle"));
+  const auto create_as = [&](Handle value, std::size_t size) {
+    next_handle(value);
+    EXPECT(create(size) == value);
+  };
+  const CUdeviceptr range = reserve(4 * kPart);
+  const Handle value = create(kPart);
+  map(range, value);
+  map(range + kPart, value);
+  GOOD(release(value));
+  create_as(value, 2 * kPart);
+  EXPECT(number("created_bytes") == 3 * kPart && all_explained());
+  // The first memory's mappings are none of the second's.
+  GOOD(release(value));
+  EXPECT(number("created_bytes") == kPart && all_explained());
+  GOOD(unmap(range, kPart));
+  EXPECT(number("created_bytes") == kPart && all_explained());
+  // And a third, mapped too: each lives as long as its own mappings.
+  create_as(value, kPart);
+  map(range + 2 * kPart, value);
+  GOOD(release(value));
+  create_as(value, kPart);
+  map(range + 3 * kPart, value);
+  EXPECT(number("created_bytes") == 3 * kPart && all_explained());
+  GOOD(unmap(range + 2 * kPart, kPart));
+  EXPECT(number("created_bytes") == 2 * kPart && all_explained());
+  GOOD(release(value));
+  EXPECT(number("created_bytes") == 2 * kPart && all_explained());
+  GOOD(unmap(range + kPart, kPart));
+  EXPECT(number("created_bytes") == kPart && all_explained());
+  GOOD(unmap(range + 3 * kPart, kPart));
+  EXPECT(number("created_bytes") == 0 && number("uncounted_calls") == 0 && all_explained());
+}
+
 void ours() {
   CUdeviceptr p = 0;
   GOOD(cu.alloc(&p, 64 * kMib));
@@ -267,6 +304,7 @@ void table() {
 }
 
 const std::map<std::string, void (*)()> kChecks = {{"created", created},
+                                                   {"values-again", values_again},
                                                    {"ours", ours},
                                                    {"blocks", blocks},
                                                    {"arrays", arrays},

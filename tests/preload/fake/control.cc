@@ -35,6 +35,12 @@ unsigned long long fake_cuda_physical_in_use(int device) {
   return fake::driver().sim->physical_in_use(nofrag::DeviceOrdinal(device)).count();
 }
 
+// The value that the next cuMemCreate gives: one that was released, say.
+void fake_cuda_next_handle(unsigned long long value) {
+  const std::lock_guard<std::recursive_mutex> lock(fake::driver().mutex);
+  fake::driver().next_handle = value;
+}
+
 // Memory of other processes, which counts against the device.
 void fake_cuda_others_hold(int device, unsigned long long bytes) {
   fake::driver().sim->set_memory_of_others(nofrag::DeviceOrdinal(device), nofrag::Bytes(bytes));

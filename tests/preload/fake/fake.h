@@ -44,6 +44,7 @@ struct Handle {
   int device = 0;
   std::size_t size = 0;
   bool shareable = false;
+  unsigned long long memory = 0;  // what the simulated driver calls it
 };
 
 struct Capture {
@@ -63,6 +64,7 @@ struct Driver {
   std::map<CUdeviceptr, Mapping> mappings;
   std::map<CUdeviceptr, std::size_t> reservations;
   std::map<unsigned long long, Handle> handles;
+  unsigned long long next_handle = 0;  // the value of the next cuMemCreate's; 0: a new one
   std::map<CUstream, Context*> streams;
   std::set<CUstream> busy;
   std::map<CUstream, Capture> captures;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include <sys/mman.h>
 
@@ -201,10 +202,11 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle,
   if (!made.ok()) {
     return fake::result_of(made.error().code);
   }
-  *handle = made.value().raw;
+  const unsigned long long chosen = std::exchange(driver().next_handle, 0);
+  *handle = chosen != 0 ? chosen : made.value().raw;
   const bool shareable =
       properties->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  driver().handles[*handle] = {1, properties->location.id, size, shareable};
+  driver().handles[*handle] = {1, properties->location.id, size, shareable, made.value().raw};
   return CUDA_SUCCESS;
 }
 
@@ -216,7 +218,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   }
   return --found->second.references > 0
              ? CUDA_SUCCESS
-             : fake::result_of(driver().sim->release(nofrag::HandleId{handle}).code());
+             : fake::result_of(
+                   driver().sim->release(nofrag::HandleId{found->second.memory}).code());
 }
 
 CUresult cuMemAddressReserve(CUdeviceptr* pointer,
@@ -246,8 +249,9 @@ CUresult cuMemMap(CUdeviceptr pointer,
                   CUmemGenericAllocationHandle handle,
                   unsigned long long /*flags*/) {
   FAKE_ENTRY("cuMemMap")
-  const auto mapped =
-      driver().sim->map(address_of(pointer), nofrag::Bytes(size), nofrag::HandleId{handle});
+  const auto found = driver().handles.find(handle);
+  const nofrag::HandleId memory{found != driver().handles.end() ? found->second.memory : handle};
+  const auto mapped = driver().sim->map(address_of(pointer), nofrag::Bytes(size), memory);
   if (mapped) {
     driver().mappings[pointer] = {size, handle};
   }
@@ -332,7 +336,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
     return fake::result_of(made.error().code);
   }
   *handle = made.value().raw;
-  driver().handles[*handle] = {1, 0, size, true};
+  driver().handles[*handle] = {1, 0, size, true, *handle};
   CUdeviceptr window = 0;
   CUmemAccessDesc access{};
   cuMemAddressReserve(&window, size, 0, 0, 0);

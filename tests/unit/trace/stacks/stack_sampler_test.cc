@@ -206,6 +206,59 @@ TEST(StackSampler, AClosedLibraryIsNotTakenForTheNextOne) {
   }
 }
 
+// A job that opens and closes a library now and then must not fill the table with what it had before.
+TEST(StackSampler, StacksThroughWhatStaysKeepTheirNumbers) {
+  constexpr std::size_t kTimes = 8;
+  StackSampler sampler({1, kNever});
+  StackSampler::Thread thread(1);
+  std::set<std::uint32_t> staying;
+  std::set<std::uint32_t> going;
+  for (std::size_t i = 0; i < kTimes; ++i) {
+    staying.insert(one_place(sampler, thread));
+    going.insert(site_through(STACK_PLUGIN_FIRST, sampler, thread));
+  }
+  EXPECT_EQ(staying.size(), 1U);
+  EXPECT_EQ(going.size(), kTimes) << "nobody knows that it was the same library each time";
+}
+
+TEST(UnloadedCode, OnlyWhatWasThereIsRenewed) {
+  UnloadedCode unloaded;
+  EXPECT_EQ(unloaded.generation_of(150), 0U);
+  unloaded.add({100, 200});
+  const std::uint64_t first = unloaded.generation_of(150);
+  EXPECT_NE(first, 0U);
+  EXPECT_EQ(unloaded.generation_of(99), 0U);
+  EXPECT_EQ(unloaded.generation_of(200), 0U);
+  unloaded.add({180, 300});  // what lay over a part of it
+  EXPECT_EQ(unloaded.generation_of(150), first);
+  EXPECT_NE(unloaded.generation_of(190), first);
+  EXPECT_NE(unloaded.generation_of(250), 0U);
+  for (int i = 0; i < 1000; ++i) {
+    const std::uint64_t before = unloaded.generation_of(190);
+    unloaded.add({100, 200});
+    EXPECT_NE(unloaded.generation_of(190), before);
+  }
+  EXPECT_EQ(unloaded.generation_of(99), 0U) << "the same range takes no more room";
+}
+
+TEST(UnloadedCode, WithMoreRangesThanHaveRoomEverythingIsRenewed) {
+  UnloadedCode unloaded;
+  const auto range = [](std::uint64_t i) { return CodeRange{i * 10, i * 10 + 10}; };
+  for (std::uint64_t i = 0; i < UnloadedCode::kMostRanges; ++i) {
+    unloaded.add(range(i));
+  }
+  const std::uint64_t elsewhere = UnloadedCode::kMostRanges * 10 + 5;
+  EXPECT_EQ(unloaded.generation_of(elsewhere), 0U);
+  std::set<std::uint64_t> seen{0};
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    unloaded.add(range(UnloadedCode::kMostRanges + i));
+    EXPECT_TRUE(seen.insert(unloaded.generation_of(elsewhere)).second);
+    EXPECT_EQ(unloaded.generation_of(5), unloaded.generation_of(elsewhere));
+  }
+  unloaded.add(range(0));
+  EXPECT_TRUE(seen.insert(unloaded.generation_of(5)).second);
+}
+
 // greenlet keeps parts of stacks elsewhere: whoever unwinds there reads what is no frame.
 TEST(StackSampler, NoNativeStackIsReadWhereGreenletIsLoaded) {
   const std::string library = testing::TempDir() + "_greenlet.so";
@@ -223,7 +276,7 @@ TEST(StackSampler, NoNativeStackIsReadWhereGreenletIsLoaded) {
 
 TEST(ModuleTable, CodeOfNoModuleKeepsItsAddress) {
   ModuleTable table;
-  table.refresh();
+  EXPECT_TRUE(table.refresh().empty()) << "nothing had a number";
   const ModuleTable::Place nowhere = table.place(64);
   EXPECT_EQ(nowhere.module, 0U);
   EXPECT_EQ(nowhere.offset, 64U);

@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""What the program says about files: names that look like options, names that would break a line, inputs that are
+nothing to explain.
+
+usage: messages_test.py --nofrag PROGRAM [--line-mib N]
+"""
+
+import argparse
+import gzip
+import json
+import os
+import pathlib
+import pty
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = None
+LINE_MIB = 20  # with twice as much the middle of a text is not looked at
+TRACE = "time_us,op,id,size,stream\n0,a,0,1000,0\n10,a,1,5000000,0\n20,f,0,1000,0\n"
+ODD = "new\nline\x1b[31m\ttab\u009b\x7f"
+SHOWN = r"new\nline\x1b[31m\ttab\xc2\x9b\x7f"
+
+
+class Messages(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.write("good.csv", TRACE)
+
+    def write(self, name, content):
+        content = content if isinstance(content, bytes) else content.encode()
+        (self.folder / name).write_bytes(content)
+
+    def nofrag(self, *words):
+        return subprocess.run([PROGRAM, *words], cwd=self.folder, capture_output=True, text=True, errors="surrogateescape",
+                              stdin=subprocess.DEVNULL, timeout=120)
+
+    def refused(self, status, words, *texts):
+        done = self.nofrag(*words)
+        self.assertEqual((done.returncode, done.stdout), (status, ""), done.stderr)
+        self.assertRegex(done.stderr, r"\Anofrag: [^\x00-\x1f\x7f]+\n\Z", words)
+        for text in texts:
+            self.assertIn(text, done.stderr, words)
+        return done.stderr
+
+
+class Names(Messages):
+    def test_convert_says_what_it_needs(self):
+        example = "as in: nofrag convert trace.csv --to nofrag trace.nofrag"
+        self.refused(2, ["convert", "good.csv"], "--to is missing", example)
+        self.refused(2, ["convert", "good.csv", "--to", "csv"], "OUT is missing", example)
+        for option in ("-o", "--output"):
+            self.refused(2, ["convert", "good.csv", option, "out.csv"], f"unknown option '{option}'", example)
+
+    def test_a_file_that_looks_like_an_option(self):
+        for command in (["replay", "-x.csv"], ["explain", "-x.csv"], ["report", "-x.csv", "-o", "r.html"],
+                        ["convert", "--to", "csv", "-x.csv", "out"], ["run", "-x.csv"]):
+            self.refused(2, command, "unknown option '-x.csv'", "; a file called '-x.csv' is written './-x.csv'")
+        self.assertNotIn("is written", self.refused(2, ["replay", "--jsn", "good.csv"], "did you mean '--json'?"))
+        self.assertNotIn("is written", self.refused(2, ["top", "-n", "1"], "unknown option '-n'"), "top reads no files")
+        self.write("--jsn", TRACE)
+        self.refused(2, ["replay", "--jsn"], "a file called '--jsn' is written './--jsn'")
+        done = self.nofrag("replay", "good.csv", "--allocator", "driver", "--json", "-x.json")
+        self.assertEqual((done.returncode, (self.folder / "-x.json").exists()), (0, True), "a value may begin with a dash")
+        self.write("-x.csv", TRACE)
+        for words in (["./-x.csv"], ["--", "-x.csv"]):
+            done = self.nofrag("replay", "--allocator", "driver", *words)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_names_that_would_break_a_line_are_shown_escaped(self):
+        missing, nowhere = ODD + ".csv", ODD + "/x"
+        for words in (["replay", missing], ["report", missing, "-o", "r.html"], ["explain", missing],
+                      ["convert", missing, "--to", "csv", "out.csv"]):
+            self.refused(3, words, SHOWN + ".csv: ")
+        for words in (["replay", "good.csv", "--json", nowhere], ["replay", "good.csv", "--html", nowhere],
+                      ["report", "good.csv", "-o", nowhere], ["convert", "good.csv", "--to", "csv", nowhere],
+                      ["doctor", "--device", "sim:h100-80g", "--json", nowhere], ["explain", "good.csv", "--json", nowhere],
+                      ["run", "--trace", nowhere, "true"]):
+            self.refused(2, words, SHOWN)
+        for words in (["replay", "good.csv", "--compare", missing], ["replay", "good.csv", "--device", "sim:" + missing],
+                      ["doctor", "--device", "sim:" + missing], ["replay", ODD, "--trace-device", ODD], [ODD], ["-" + ODD]):
+            self.refused(2, words, SHOWN)
+        self.refused(127, ["run", ODD], SHOWN + ": no such program in PATH")
+        self.write(missing, TRACE)
+        self.refused(2, ["convert", "good.csv", "--to", "csv", missing], SHOWN + ".csv: exists already")
+        self.refused(2, ["replay", missing, "--trace-device", "7"], SHOWN + ".csv has events of the devices 0")
+        done = self.nofrag("replay", missing, "--allocator", "driver", "--json", "before.json")
+        self.assertIn(SHOWN + ".csv\n  3 events", self.nofrag("replay", missing, "--allocator", "driver").stdout)
+        self.assertIn(SHOWN + ".csv\n",
+                      self.nofrag("replay", missing, "--allocator", "driver", "--compare", "before.json").stdout)
+        self.assertEqual(json.loads((self.folder / "before.json").read_text())["traces"][0]["path"], missing)
+        self.assertEqual(done.returncode, 0)
+
+    def test_an_empty_value_takes_no_other_word(self):
+        self.write("other.csv", TRACE)
+        for option in ("--json", "--html", "--compare"):
+            self.refused(2, ["replay", "good.csv", option + "=", "other.csv"], f"{option}: its value is empty")
+        self.assertEqual((self.folder / "other.csv").read_text(), TRACE)
+        done = self.nofrag("replay", "--allocator", "driver", "--conf=", "good.csv")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.refused(2, ["run", "--trace=", "true"], "--trace: its value is empty")
+
+    def test_letters_of_all_languages_stay(self):
+        self.refused(3, ["replay", "für-всех-全部.csv"], "für-всех-全部.csv: ")
+
+
+class Explain(Messages):
+    ADVICE = "Give it the message whole, with the lines around it, or a trace.\n"
+
+    def nothing(self, name, found, missing):
+        done = self.nofrag("explain", name)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(done.stdout, f"unknown: {found}.\n{self.ADVICE}")
+        verdict = json.loads(self.nofrag("explain", name, "--json", "-").stdout)
+        self.assertEqual((verdict["cause"], verdict["source"]), ("unknown", None))
+        self.assertIn(missing, verdict["missing"][0])
+
+    def test_what_is_nothing_to_explain(self):
+        self.write("empty", "")
+        self.nothing("empty", "empty is empty", "the input is empty")
+        self.nothing("-", "standard input is empty", "the input is empty")
+        self.write(ODD, "")
+        self.nothing(ODD, SHOWN + " is empty", "the input is empty")
+        self.write("no.log", "all is well\n")
+        self.nothing("no.log", "there is no out-of-memory message in no.log that nofrag knows", "message that is known")
+
+    def test_binary_data(self):
+        program = "is no text, and no trace that nofrag knows"
+        self.nothing("/bin/true", f"/bin/true {program}", "neither")
+        self.write("tiny", b"\x00\x01\x02\x03\x04\x05\x00")
+        self.nothing("tiny", f"tiny {program}", "neither")
+        # UTF-16, as some shells write logs, is text; with a byte order mark or without.
+        for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+            self.write("wide.log", "all is well\n".encode(encoding))
+            self.nothing("wide.log", "there is no out-of-memory message in wide.log that nofrag knows", "message")
+        self.write("zipped", gzip.compress(bytes(range(256)) * 100))
+        self.nothing("zipped", f"zipped {program}", "neither")
+
+    def test_a_folder(self):
+        self.refused(3, ["explain", "."], ".: cannot be read (it is a directory)")
+
+    def test_at_a_terminal_it_says_what_it_waits_for(self):
+        ours, its = pty.openpty()
+        waiting = subprocess.Popen([PROGRAM, "explain"], stdin=its, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        os.close(its)
+        self.assertEqual(waiting.stderr.readline(), "nofrag: paste the message, then press Enter and Ctrl-D\n")
+        os.write(ours, b"CUDA out of memory. Tried to allocate 1.75 GiB.\n\x04")
+        said, errors = waiting.communicate(timeout=60)
+        os.close(ours)
+        self.assertEqual((waiting.returncode, errors), (0, ""))
+        self.assertIn("==== nofrag: out of memory ====", said)
+
+    def test_one_endless_line(self):
+        self.write("line", "a" * (2 * LINE_MIB << 20))
+        self.nothing("line", "there is no out-of-memory message in line that nofrag knows", "message")
+        self.write("line", "a" * (LINE_MIB << 20) + " CUDA out of memory. Tried to allocate 1.75 GiB. " + "b" * (1 << 20))
+        done = self.nofrag("explain", "line", "--json", "-")
+        self.assertEqual(json.loads(done.stdout)["numbers"]["requested_bytes"], 7 << 28)
+
+
+def main():
+    global PROGRAM, LINE_MIB
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--nofrag", required=True)
+    parser.add_argument("--line-mib", type=int, default=LINE_MIB)
+    arguments, rest = parser.parse_known_args()
+    LINE_MIB = arguments.line_mib
+    PROGRAM = os.path.abspath(arguments.nofrag)
+    unittest.main(argv=[sys.argv[0], *rest])
+
+
+if __name__ == "__main__":
+    main()
