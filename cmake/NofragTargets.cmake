@@ -3,8 +3,8 @@
 #     nofrag_NAME). ALONE for the hot path: together with other files g++ 12 inlines otherwise, which costs an
 #     allocation 20 instructions of 213 (bench/golden). FUZZED: a fuzzer looks for ways through its code
 #   nofrag_test(NAME LABEL fast|slow|gpu|torch [THREADED] [OPTIMIZED] SOURCES ... DEPENDS ...)   a GoogleTest
-#     program; THREADED ones run under ThreadSanitizer too; OPTIMIZED ones, and slow ones, spend their time in
-#     code of their own
+#     program; THREADED ones run under ThreadSanitizer too; OPTIMIZED, for what spends its time in code of its own,
+#     or whose matter is in headers, which a test brings along as it is compiled itself; slow ones always are
 #   nofrag_fuzz(NAME_fuzz SOURCES ... DEPENDS ...)   a libFuzzer program (preset clang); seeds in
 #     tests/fuzz/corpus/NAME_fuzz
 # Layers below the edges are built without exceptions: errors travel as Result (base/result.h).
@@ -80,7 +80,7 @@ function(nofrag_test name)
   # sees writes beyond the end of std::string that are none.)
   set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
   if(ARG_LABEL STREQUAL "fast" AND NOT ARG_OPTIMIZED)
-    target_compile_options(${name} PRIVATE -O0)
+    target_compile_options(${name} PRIVATE -O0 -U_FORTIFY_SOURCE)
     target_precompile_headers(${name} REUSE_FROM nofrag_test_headers)
   endif()
   add_test(NAME ${name} COMMAND ${name})

@@ -63,6 +63,12 @@ install_packages() {
     "${missing[@]}" > /dev/null
 }
 
+need_pip() {
+  if ! python3 -m pip --version > /dev/null 2>&1; then
+    install_packages python3-pip
+  fi
+}
+
 # Looks where cmake/NofragCuda.cmake looks, for a header that is new enough.
 have_cuda_header() {
   local dir version
@@ -81,6 +87,7 @@ have_cuda_header() {
 # fetch_headers WHEEL DIR: what lies under "include" in one of NVIDIA's wheels. Downloaded and unpacked, not
 # installed, so that no Python environment is touched (and none has to be made).
 fetch_headers() {
+  need_pip
   say "fetching headers ($1)"
   local scratch
   mkdir -p "$2"
@@ -114,14 +121,22 @@ fetch_cuda_header() {
   fi
 }
 
-# What the native PyTorch allocator is compiled and tested against. Without it (no network to the package index)
-# it is not built, and its tests say that they were skipped. What these take is waiting: all at once.
-fetch_torch_headers() {
-  local fetches=() fetch missing=0
-  python3 scripts/torch_headers.py 2.11.0 & fetches+=($!)
-  python3 scripts/torch_headers.py --headers-only 2.6.0 & fetches+=($!)
-  python3 scripts/torch_headers.py --headers-only 2.14.1 & fetches+=($!)
-  for fetch in "${fetches[@]}"; do
+# What the native PyTorch allocator is compiled and tested against. What these take is waiting: all at once, and
+# beside what else is fetched.
+torch_fetches=()
+begin_torch_headers() {
+  need_pip
+  python3 scripts/torch_headers.py 2.11.0 & torch_fetches+=($!)
+  python3 scripts/torch_headers.py --headers-only 2.6.0 & torch_fetches+=($!)
+  python3 scripts/torch_headers.py --headers-only 2.14.1 & torch_fetches+=($!)
+  trap 'kill "${torch_fetches[@]}" 2> /dev/null || true' EXIT
+}
+
+# Without them (no network to the package index) the native allocator is not built, and its tests say that they were
+# skipped.
+end_torch_headers() {
+  local fetch missing=0
+  for fetch in "${torch_fetches[@]}"; do
     wait "$fetch" || missing=1
   done
   if [ "$missing" -ne 0 ]; then
@@ -129,14 +144,20 @@ fetch_torch_headers() {
   fi
 }
 
+# The lane tidy says so where it is missing; all others go without.
 fetch_clang_tidy() {
   if [ "$(cat "$tidy_dir/wheel" 2> /dev/null)" = "$tidy_wheel" ]; then
     return
   fi
+  need_pip
   say "fetching $tidy_wheel"
   rm -rf "$tidy_dir"
-  python3 -m pip install --quiet --root-user-action=ignore --no-deps --only-binary=:all: --target "$tidy_dir" "$tidy_wheel"
-  echo "$tidy_wheel" > "$tidy_dir/wheel"
+  if PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-deps --only-binary=:all: --target "$tidy_dir" \
+    "$tidy_wheel"; then
+    echo "$tidy_wheel" > "$tidy_dir/wheel"
+  else
+    say "going on without clang-tidy"
+  fi
 }
 
 case "${1:-}" in
@@ -148,14 +169,10 @@ case "${1:-}" in
     ;;
 esac
 install_packages "${packages[@]}"
-if ! python3 -m pip --version > /dev/null 2>&1; then
-  install_packages python3-pip
-fi
 have_cuda_header || fetch_cuda_header
 [ -f "$nvtx_dir/include/nvtx3/nvToolsExtMem.h" ] || fetch_headers "$nvtx_wheel" "$nvtx_dir"
 if [ "${1:-}" != --minimal ]; then
-  fetch_torch_headers &
-  torch_headers=$!
+  begin_torch_headers
   fetch_clang_tidy
-  wait "$torch_headers"
+  end_torch_headers
 fi

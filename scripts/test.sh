@@ -5,7 +5,8 @@
 #
 #   format   clang-format finds nothing to change
 #   lint     layering, sizes, header banners, links of the documentation, and proof that they bite
-#   release  g++ build as users run it, and every test (gpu and torch ones skip where there is none)
+#   release  g++ build as users run it, and every test (gpu and torch ones skip where there is none); the code of
+#            the fast tests themselves, and what they include, is not optimized but where they are marked OPTIMIZED
 #   headers  every header compiles alone
 #   asan     clang build with AddressSanitizer and UBSan (the preset clang), and every test but the long ones
 #   fuzz     each fuzzer of that build for FUZZ_SECONDS (else they share 80 seconds)
@@ -56,6 +57,7 @@ lane_format() {
   mapfile -t files < <(git ls-files '*.h' '*.cc' '*.cu' '*.c')
   mapfile -t unformatted < <(printf '%s\0' "${files[@]}" | xargs -0 -P "$JOBS" -n 20 sh -c '
     for file; do clang-format-14 --dry-run --Werror "$file" > /dev/null 2>&1 || echo "$file"; done' sh)
+  wait "$!" || return 1
   [ "${#unformatted[@]}" -eq 0 ] || printf '%s: not formatted (make format)\n' "${unformatted[@]}"
   echo "${#files[@]} files, ${#unformatted[@]} not as .clang-format says"
   [ "${#files[@]}" -gt 0 ] && [ "${#unformatted[@]}" -eq 0 ]

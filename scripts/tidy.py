@@ -46,7 +46,7 @@ def configure():
 
 def common_digest(flags):
     """What every file's result depends on: the program, the checks and all headers."""
-    digest = hashlib.sha256((ROOT / ".clang-tidy").read_bytes() + " ".join(flags).encode())
+    digest = hashlib.sha256((ROOT / ".clang-tidy").read_bytes() + " ".join([*CLANG_ONLY, *flags]).encode())
     digest.update(subprocess.run([TIDY, "--version"], capture_output=True, check=True).stdout)
     for folder in ("allocator", "include", "torch_plugin"):
         for path in sorted((ROOT / folder).rglob("*")):

@@ -14,6 +14,7 @@ import argparse
 import pathlib
 import shutil
 import sys
+import tempfile
 import zipfile
 
 DEPS = pathlib.Path(__file__).resolve().parents[1] / "build" / "deps"
@@ -76,8 +77,17 @@ def fetch(index, version, headers_only):
     if (target / "complete").exists() and (headers_only or (target / LIBRARIES[1]).exists()):
         return
     print(f"fetching the c10 headers of PyTorch {version}", flush=True)
-    scratch = target.with_name(target.name + ".part")
-    shutil.rmtree(scratch, ignore_errors=True)
+    DEPS.mkdir(parents=True, exist_ok=True)
+    scratch = pathlib.Path(tempfile.mkdtemp(dir=DEPS, prefix=target.name + "."))  # another setup may be at it too
+    try:
+        fill(index, version, headers_only, scratch)
+        shutil.rmtree(target, ignore_errors=True)
+        scratch.rename(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def fill(index, version, headers_only, scratch):
 
     def of_torch(name):
         return name.startswith(HEADERS) or name == "torch/version.py" or (name in LIBRARIES and not headers_only)
@@ -90,8 +100,7 @@ def fetch(index, version, headers_only):
     if extract(index.open(RUNTIME), of_runtime, scratch) == 0:
         raise RuntimeError(f"the wheel of {RUNTIME} holds no headers")
     (scratch / "complete").write_text(version + "\n")
-    shutil.rmtree(target, ignore_errors=True)
-    scratch.rename(target)
+    scratch.chmod(0o755)
 
 
 def main():

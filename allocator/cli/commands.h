@@ -125,8 +125,8 @@ void refuse_overwriting(const std::vector<std::string>& inputs,
                         const std::vector<OutputPath>& outputs);
 // Writes to a file, as OutputFile does, or to standard output for "-".
 void write_output(const std::string& path, std::string_view text);
-// "nofrag: MESSAGE" on stderr, in one line whatever names are in it, and a text as it is. Where stderr cannot be written nobody reads it, and neither what
-// the command does nor its exit code depends on that.
+// "nofrag: MESSAGE" on stderr, in one line whatever names are in it, and a text as it is. Where stderr cannot be
+// written nobody reads it, and neither what the command does nor its exit code depends on that.
 void say(std::string_view message);
 void print_to_stderr(const std::string& text);
 // "unknown WHAT 'name'; did you mean 'x'? Known: ..."

@@ -59,6 +59,7 @@ void add_format(CLI::App* command, std::string* format, std::optional<std::uint6
           "--format",
           *format,
           "auto, nofrag, csv, torch, kineto, torch-timeline, rmm, nsys, umpire or minimalloc")
+      ->check(not_empty)
       ->capture_default_str();
   command
       ->add_option("--trace-device",
@@ -80,16 +81,19 @@ void add_replay_options(CLI::App* command, ReplayArguments& arguments) {
                    "Comma-separated: nofrag, torch-native, torch-expandable, cub-caching, driver, "
                    "driver-async")
       ->capture_default_str();
-  command->add_option(
-      "--device",
-      arguments.device,
-      fmt::format("sim:NAME, sim:FILE.json or cuda:N (default: what driver: says in "
-                  "--conf or NOFRAG_CONF, else {})",
-                  kDefaultDevice));
-  command->add_option("--capacity",
-                      arguments.capacity,
-                      "Memory of the device: 24GiB, 500MiB, 24469569536B, or 1.02x = times the "
-                      "trace's peak live bytes (default: the device's own)");
+  command
+      ->add_option("--device",
+                   arguments.device,
+                   fmt::format("sim:NAME, sim:FILE.json or cuda:N (default: what driver: says in "
+                               "--conf or NOFRAG_CONF, else {})",
+                               kDefaultDevice))
+      ->check(not_empty);
+  command
+      ->add_option("--capacity",
+                   arguments.capacity,
+                   "Memory of the device: 24GiB, 500MiB, 24469569536B, or 1.02x = times the "
+                   "trace's peak live bytes (default: the device's own)")
+      ->check(not_empty);
   add_switch(command,
              "--min-capacity",
              &arguments.min_capacity,
@@ -175,11 +179,12 @@ void add_explain(CLI::App& app, ExplainArguments& arguments) {
       ->capture_default_str();
   command->add_option("--json", arguments.json, "Write the verdict as JSON; - is stdout, alone")
       ->check(not_empty);
-  command->add_option(
-      "--capacity",
-      arguments.capacity,
-      "Traces: memory of the device, as in replay (default: what the trace tells of "
-      "its own failure, else the H100's 80 GB)");
+  command
+      ->add_option("--capacity",
+                   arguments.capacity,
+                   "Traces: memory of the device, as in replay (default: what the trace tells of "
+                   "its own failure, else the H100's 80 GB)")
+      ->check(not_empty);
   command
       ->add_option(
           "--allocator", arguments.allocator, "Traces: the allocator that ran out of memory")

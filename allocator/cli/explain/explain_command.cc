@@ -208,7 +208,7 @@ void tell_of_nothing(const Place& place,
   }
   if (input.total == 0) {
     explained->found = place.name + " is empty";
-  } else if (!why.empty() && !packed) {
+  } else if (!why.empty() && !packed && (is_binary(input.head) || is_surely_trace(input.head))) {
     explained->found = why;
   } else if (is_binary(input.head)) {
     explained->found = place.name + " is no text, and no trace that nofrag knows";

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include <nlohmann/json.hpp>
@@ -46,7 +47,11 @@ std::string explain_page(const Explained& explained) {
     return "unknown: " + printable(explained.found) +
            ".\nGive it the message whole, with the lines around it, or a trace.\n";
   }
-  return full_report(explained.failure, explained.diagnosis, context);
+  Diagnosis shown = explained.diagnosis;
+  for (std::vector<std::string>* texts : {&shown.evidence, &shown.missing}) {
+    std::transform(texts->begin(), texts->end(), texts->begin(), printable);
+  }
+  return full_report(explained.failure, shown, context);
 }
 
 }  // namespace nofrag

@@ -33,12 +33,20 @@ bool is_static(const fs::path& path) {
   return true;
 }
 
-// Of such a program the loader drops what would be preloaded.
+// Of such a program the loader drops what would be preloaded. Scripts get no rights, whatever their bits say, and
+// a group's only with its x.
 bool is_privileged(const fs::path& path) {
+  constexpr mode_t kGroupRights = S_ISGID | S_IXGRP;
   struct stat info {};
-  return ::stat(path.c_str(), &info) == 0 &&
-         (((info.st_mode & S_ISUID) != 0 && info.st_uid != ::geteuid()) ||
-          ((info.st_mode & S_ISGID) != 0 && info.st_gid != ::getegid()));
+  if (::stat(path.c_str(), &info) != 0) {
+    return false;
+  }
+  const bool of_user = (info.st_mode & S_ISUID) != 0 && info.st_uid != ::geteuid();
+  const bool of_group = (info.st_mode & kGroupRights) == kGroupRights && info.st_gid != ::getegid();
+  char begins[2] = {};
+  return (of_user || of_group) &&
+         !(std::ifstream(path, std::ios::binary).read(begins, sizeof begins) && begins[0] == '#' &&
+           begins[1] == '!');
 }
 
 ProgramFile examine(const fs::path& path) {

@@ -35,6 +35,10 @@ CodeRange library_around(std::uint64_t address);
 
 class LoadedModules {
  public:
+  LoadedModules() = default;
+  LoadedModules(const LoadedModules&) = delete;
+  LoadedModules& operator=(const LoadedModules&) = delete;
+
   // Valid until the next read().
   struct Module {
     CodeRange range;

@@ -2,11 +2,11 @@
 //
 // Owns: a few ranges, which are never taken out, and how often each has been left. Layer: trace.
 // Invariants: once add(range) has returned, the generation of each address in the range is another than ever before;
-// those of all others stay as they were, until there are more ranges than have room: from then on every call renews all.
+// those of all others stay as they were, until there are more ranges than have room: from then on each new range renews all.
 // A range that is left again and again, as by a library that is opened for each use, takes one place.
 // Threads: generation_of() by any; add() by one at a time. A thread that asks for an address in code that is loaded must
 // have seen every add() for what was there before (StackSampler::follow_loader); then it gets one answer for as long as
-// the code stays. Failure: none. Cost: one load where nothing has gone; else a compare or two a range.
+// the code stays. Failure: none. Cost: one load where nothing has gone; else a compare or two a range, for each address.
 #pragma once
 
 #include <array>
