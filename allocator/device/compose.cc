@@ -19,6 +19,26 @@ constexpr std::uint64_t kRoomShare = 64;
 // A request up to this size leaves free ends alone while nothing presses: it would only break them up.
 constexpr Bytes kSmall = 16 * kMiB;
 
+// A view is mended for requests of this size that would take as many mappings, if it takes at most this share
+// of them.
+constexpr Bytes kWorthMending = 64 * kMiB;
+constexpr std::size_t kWorthAMend = 4;
+constexpr double kMendShare = 0.7;
+
+// Which of the handles are not mapped in the region, the largest first.
+std::vector<std::size_t> unmapped_in(const Region& region, const std::vector<Handle*>& handles) {
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < handles.size(); ++i) {
+    if (handles[i] != nullptr && handles[i]->in(region) == nullptr) {
+      order.push_back(i);
+    }
+  }
+  std::stable_sort(order.begin(), order.end(), [&handles](std::size_t a, std::size_t b) {
+    return handles[a]->physical.size > handles[b]->physical.size;
+  });
+  return order;
+}
+
 // Which back gives most together with a front of another handle; backs.size() if a front alone does.
 std::size_t best_back(const std::vector<End>& backs, const std::vector<End>& fronts) {
   Bytes best;
@@ -167,6 +187,77 @@ Composition DeviceAllocator::Impl::plan_composition(Fill& fill, Bytes size, bool
   }
   plan.missing = round_up(left, info.granularity);
   return plan;
+}
+
+// A view that is there already, mended, if that takes clearly fewer mappings than `instead`: a giant block that
+// comes again and again finds most of the last one's view free.
+std::optional<Mend> DeviceAllocator::Impl::plan_mend(Fill& fill, Bytes size, std::size_t instead) {
+  // Once memory may run short a mend costs more capacity than its calls are worth (decision 0005).
+  if (!fill.may_mend || tight || size < kWorthMending || instead < kWorthAMend || !fill.cross ||
+      !streams.several() || !fill.pool.lends()) {
+    return std::nullopt;
+  }
+  Bytes idle;
+  std::size_t count = 0;
+  for (const Handle* handle : supply(fill).own) {
+    if (handle != nullptr && can_alias(fill.pool, *handle, fill.wait)) {
+      idle += handle->physical.size;
+      ++count;
+    }
+  }
+  if (count == 0) {
+    return std::nullopt;
+  }
+  const double most = kMendShare * static_cast<double>(instead);
+  const MendRequest request{size, Bytes(idle.count() / count), idle, most};
+  return find_mend(fill.pool.heap, request);
+}
+
+// Where it fails half-way, less is mapped in the view than before, and nobody's memory is touched.
+Result<Placement> DeviceAllocator::Impl::carry_out(Fill& fill, const Mend& plan) {
+  const Work work(sink, "nofrag: mend");
+  const Placement& placement = plan.placement;
+  for (Mapping* mapping : plan.in_the_way) {
+    if (const Status unmapped = unmap(mapping); !unmapped.ok()) {
+      return unmapped.error();
+    }
+    fill.pool.heap.drop(mapping);
+  }
+  // Idle handles that are not mapped in the view yet, larger ones first.
+  std::vector<Handle*>& own = supply(fill).own;
+  std::vector<std::size_t> order = unmapped_in(*placement.region, own);
+  for (const Gap& gap : fill.pool.heap.gaps(placement)) {
+    Bytes left = gap.range.size;
+    std::vector<Piece> pieces;
+    for (const std::size_t i : order) {
+      Handle* handle = own[i];
+      if (handle != nullptr && handle->chosen != fill.id && handle->physical.size <= left &&
+          make_room(fill.pool, *handle, fill.wait).ok()) {
+        handle->chosen = fill.id;
+        own[i] = nullptr;
+        pieces.push_back({handle->physical, handle});
+        left -= handle->physical.size;
+      }
+    }
+    while (!left.is_zero()) {
+      const Result<Piece> piece = obtain(fill, placement, left, gap.room_after);
+      if (!piece.ok()) {
+        give_back(pieces);
+        return piece.error();
+      }
+      pieces.push_back(piece.value());
+      left -= std::min(left, piece.value().physical.size);
+    }
+    if (const Status mapped = map_pieces(fill.pool, *placement.region, gap.range.address, pieces);
+        !mapped.ok()) {
+      return mapped.error();
+    }
+  }
+  if (!RangeHeap::open(placement)) {
+    return Errc::kNotReady;
+  }
+  fill.highest = std::max(fill.highest, Rung::kOwnMappable);
+  return placement;
 }
 
 // Addresses for a view: with room behind it, so that it can be extended, while there are plenty.

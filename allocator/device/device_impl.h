@@ -18,7 +18,7 @@
 #include "device/pool.h"
 #include "device/telling.h"
 #include "device/tuning.h"
-#include "heap/range_heap.h"
+#include "heap/mend.h"
 #include "index/address_map.h"
 #include "physical/physical_memory.h"
 #include "range/address_space.h"
@@ -92,6 +92,8 @@ class DeviceAllocator::Impl : public Telling {
   void free_ends(const Fill& fill, Bytes least, Ends* backs, Ends* fronts);
   std::vector<Handle*> free_wholes(Fill& fill);
   Composition plan_composition(Fill& fill, Bytes size, bool thorough);
+  std::optional<Mend> plan_mend(Fill& fill, Bytes size, std::size_t instead);
+  Result<Placement> carry_out(Fill& fill, const Mend& plan);
   Result<AddressRange> take_view(const Fill& fill, Bytes size);
   Result<Placement> compose(Fill& fill, Bytes size, const Composition& plan);
 
@@ -175,6 +177,7 @@ class DeviceAllocator::Impl : public Telling {
   Bytes trim_locked(Bytes keep);
   void free_plain(Block* block);
   void flush_deferred_plain();
+  [[nodiscard]] Bytes worth_settling() const;
   void maybe_mark(StreamClock& clock, Bytes freed);
   [[nodiscard]] bool filling_pool() const { return !routes.empty(); }
 
@@ -211,21 +214,19 @@ class DeviceAllocator::Impl : public Telling {
   Routes routes;                          // innermost last
   alignas(128) AddressMap<Block> blocks;  // live blocks by address, kept ones too
   Caching caching;
-  std::map<VirtAddr, Import> imports;     // other processes' memory
-  std::vector<HandleId> refused_imports;  // that the driver would not take back yet
-  std::vector<DeviceOrdinal> peers;       // that may use this device's memory
-  std::map<VirtAddr, Pin> pins;           // by first address; they never overlap
-  // Pending uses by clock index, oldest first.
-  std::vector<std::vector<StreamUse*>> waiting;
-  std::vector<StreamClock*> awaited;  // those with pending uses
+  std::map<VirtAddr, Import> imports;            // other processes' memory
+  std::vector<HandleId> refused_imports;         // that the driver would not take back yet
+  std::vector<DeviceOrdinal> peers;              // that may use this device's memory
+  std::map<VirtAddr, Pin> pins;                  // by first address; they never overlap
+  Bytes freed_since_settled;                     // since it was asked how far the streams are
+  std::vector<std::vector<StreamUse*>> waiting;  // pending uses by clock index, oldest first
+  std::vector<StreamClock*> awaited;             // those with pending uses
   std::vector<Region*> emptied_views;
   std::uint64_t fills = 0;
-  // Enough of what there is is taken that free memory in used handles matters.
-  bool tight = false;
+  bool tight = false;  // so much is taken that free memory in used handles matters
   std::uint64_t cuts = 0;
-  std::uint64_t exact_handles = 0;  // made, smaller than usual
-  // Plain backend: frees put off while a pool is being filled (a capture may be under way).
-  std::vector<Block*> deferred_plain;
+  std::uint64_t exact_handles = 0;     // made, smaller than usual
+  std::vector<Block*> deferred_plain;  // plain backend: frees put off while a pool is being filled
 
   Bytes byte_limit;  // the two limits as they were last set; the lower holds
   double memory_fraction;

@@ -40,8 +40,9 @@ struct Fill {
   Pool& pool;
   StreamClock& clock;
   std::uint64_t id = 0;
-  bool wait = false;   // may the host wait?
-  bool cross = false;  // may memory of other streams be used behind a device-side wait?
+  bool wait = false;     // may the host wait?
+  bool cross = false;    // may memory of other streams be used behind a device-side wait?
+  bool may_mend = true;  // false once a mend was tried
   Rung highest = Rung::kOwnFree;
   std::optional<Supply> supply{};
   std::size_t next_alias = 0;
@@ -64,6 +65,10 @@ struct Composition {
   std::vector<Handle*> wholes;
   Handle* tail = nullptr;
   Bytes missing;  // whole granules between wholes and tail
+
+  [[nodiscard]] std::size_t pieces() const {
+    return wholes.size() + (head != nullptr ? 1U : 0U) + (tail != nullptr ? 1U : 0U);
+  }
 };
 
 }  // namespace nofrag

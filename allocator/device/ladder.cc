@@ -91,7 +91,8 @@ Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamC
 Result<Block*> DeviceAllocator::Impl::climb_with(
     Pool& pool, Bytes size, Bytes requested, StreamClock& clock, bool for_cache) {
   // With several streams what one has finished serves all, and merges with what is beside it.
-  if (size >= kWorthSettling && streams.several() && !filling_pool()) {
+  if (size >= kWorthSettling && streams.several() && !filling_pool() &&
+      freed_since_settled >= worth_settling()) {
     settle();
   }
   if (size > KeptBlocks::kLargestBinned) {
@@ -190,17 +191,23 @@ Result<Block*> DeviceAllocator::Impl::place(
   // request does not wait for pressure: making the stream wait costs less than mapping or growing.
   const bool may_cross = !filling_pool() && !pool.is_private();
   const bool cross = may_cross && (may_wait || (size >= kWorthWaiting && streams.several()));
+  bool may_mend = true;
   const auto attempt = [&](bool across) -> Result<Block*> {
     Fill fill{pool, clock, ++fills};
+    fill.may_mend = may_mend;
     fill.wait = may_wait;
     fill.cross = across;
     const Result<Placement> placement = find_place(fill, size, effort);
     Result<Block*> taken = placement.ok() ? take(fill, placement.value(), requested)
                                           : Result<Block*>(placement.error());
     drop_emptied_views();
+    may_mend = fill.may_mend;
     return taken;
   };
   Result<Block*> taken = attempt(cross);
+  if (!taken.ok() && !may_mend) {
+    taken = attempt(cross);  // planned anew: a mend that fails half-way has changed what is mapped
+  }
   if (!taken.ok() && cross && !may_wait) {
     taken = attempt(false);  // a stream that no event can be had of
   }
@@ -228,7 +235,15 @@ Result<Placement> DeviceAllocator::Impl::find_place(Fill& fill, Bytes size, Effo
     return backed_place(fill, found.value());
   }
   Composition plan;
-  if (composing_pays(fill, found.value(), &plan)) {
+  const bool composing = composing_pays(fill, found.value(), &plan);
+  const std::size_t composed = plan.pieces() + plan.missing / growth_size(size);
+  const std::size_t mapped = missing / growth_size(size) + 1;
+  const std::size_t instead = composing ? composed : std::min(composed, mapped);
+  if (const std::optional<Mend> mend = plan_mend(fill, size, instead)) {
+    fill.may_mend = false;
+    return carry_out(fill, *mend);
+  }
+  if (composing) {
     return compose(fill, size, plan);
   }
   return backed_place(fill, found.value());
@@ -268,9 +283,8 @@ bool DeviceAllocator::Impl::composing_pays(Fill& fill, const Placement& found, C
   // In mappings; a move unmaps too, and takes memory from where the next step will look for it.
   const double window_cost =
       static_cast<double>(aliased.count()) + kMoveCost * static_cast<double>(moved.count());
-  const std::size_t pieces =
-      plan->wholes.size() + (plan->head != nullptr ? 1U : 0U) + (plan->tail != nullptr ? 1U : 0U);
-  return static_cast<double>(pieces) * static_cast<double>(growth_size(found.size).count()) <=
+  return static_cast<double>(plan->pieces()) *
+             static_cast<double>(growth_size(found.size).count()) <=
          window_cost;
 }
 

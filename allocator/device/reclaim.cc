@@ -14,6 +14,7 @@ namespace {
 // a query 2.7 (bench/results): 16 markers for each turnover of the peak tell closely enough how far
 // the GPU has come. Several streams wait for one another's memory, so there markers come early.
 constexpr std::uint64_t kMarksPerTurnover = 16;
+constexpr std::uint64_t kMarksPerTurnoverSeveral = 24;
 constexpr Bytes kMarkBytesOneStream = 64 * kMiB;
 constexpr Bytes kMarkBytesSeveral = 16 * kMiB;
 // And not more often than every few frees, unless they are huge: a loop that frees one large block
@@ -27,11 +28,16 @@ constexpr std::size_t kReleasedPoolsKept = 64;
 
 }  // namespace
 
+// Several streams: once this much was freed it pays to ask how far they are. Where memory runs short, always.
+Bytes DeviceAllocator::Impl::worth_settling() const {
+  return tight ? Bytes(0) : Bytes(peak_live.count() / kMarksPerTurnoverSeveral);
+}
+
 void DeviceAllocator::Impl::maybe_mark(StreamClock& clock, Bytes freed) {
   streams.note_freed(clock, freed);
   const bool several = streams.several();
   const Bytes enough =
-      several ? kMarkBytesSeveral
+      several ? std::max(kMarkBytesSeveral, worth_settling())
               : std::max(kMarkBytesOneStream, Bytes(peak_live.count() / kMarksPerTurnover));
   const bool often = !several && clock.frees_since_marker < kFewestFreesOneStream &&
                      clock.freed_since_marker < kAlwaysWorthIt;
@@ -61,6 +67,7 @@ void DeviceAllocator::Impl::finish_free(Block* block) {
       epoch.store(epoch.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     }
     block->region->heap->free(block, tick);
+    freed_since_settled += size;
     maybe_mark(clock, size);
     return;
   }
@@ -123,6 +130,7 @@ bool DeviceAllocator::Impl::note_use(Block* block, StreamClock& clock) {
 // are recorded now, so that later work on those streams does not hold the block up.
 void DeviceAllocator::Impl::defer_free(Block* block) {
   block->state = BlockState::kPending;
+  freed_since_settled += block->size;
   block->tick = block->clock->stamp();
   pending_bytes += block->size;
   tell(MemoryEvent::Kind::kFreeDeferred, physical, block->address, block->size);
@@ -186,6 +194,7 @@ bool DeviceAllocator::Impl::settle_pending(bool wait) {
 
 // Takes in what other streams have finished meanwhile.
 void DeviceAllocator::Impl::settle() {
+  freed_since_settled = Bytes(0);
   settle_pending(false);
   if (!streams.several()) {
     return;

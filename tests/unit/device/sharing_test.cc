@@ -140,5 +140,24 @@ TEST_F(SharingTest, PerThreadDefaultStreamsDoNotShareFreedMemory) {
   EXPECT_NE(theirs, block);
 }
 
+// While memory is plenty streams are asked after every 24th part of the peak, not at every request.
+TEST_F(SharingTest, StreamsAreNotAskedAboutLittleMemory) {
+  start(4 * kGiB);
+  work_is_done_at_once();
+  allocate(512 * kMiB, kA);
+  const VirtAddr of_a = allocate(4 * kMiB, kA);
+  const VirtAddr of_b = allocate(4 * kMiB, kB);
+  free(of_a);
+  free(of_b);  // each has its own to use again
+  recorder_->take();
+  for (int i = 0; i < 64; ++i) {
+    free(allocate(4 * kMiB, i % 2 == 0 ? kA : kB));
+  }
+  const Calls calls = recorder_->take();
+  EXPECT_LE(count(calls, "event_record"), 2 * (64 * 4 / (512 / 24)) + 1)
+      << "a marker a stream each time";
+  EXPECT_GE(count(calls, "event_record"), 1);
+}
+
 }  // namespace
 }  // namespace nofrag
