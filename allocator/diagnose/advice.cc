@@ -182,6 +182,9 @@ Advice advise(const Failure& f, const Diagnosis& d) {
   if (f.limit_is_why()) {
     out.push_back("raise the limit of " + human_bytes(*f.limit) + ": the driver still had " +
                   human_bytes(*f.driver_free) + " free");
+  } else if (d.cause == Cause::kLimit && f.limit) {
+    out.push_back("raise the limit of " + human_bytes(*f.limit) +
+                  ", if nvidia-smi shows that the card has more free");
   }
   switch (d.cause) {
     case Cause::kModelTooLarge:

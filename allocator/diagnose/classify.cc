@@ -205,11 +205,12 @@ void say_limit(const Failure& f, Diagnosis* d) {
   const bool known = f.reserved().has_value();
   conclude(d,
            Cause::kLimit,
-           known ? 0.9 : 0.7,
+           known && f.driver_free ? 0.9 : 0.7,
            (f.limit_name.empty() ? "the process's own limit of " + human_bytes(*f.limit)
                                  : f.limit_name + " (" + human_bytes(*f.limit) + ")") +
                " refused " + human_bytes(*f.requested) + more_than_the_limit(f, *d) +
-               "; the driver had " + human_bytes(*f.driver_free) + " free");
+               (f.driver_free ? "; the driver had " + human_bytes(*f.driver_free) + " free"
+                              : "; what the driver had free is not said"));
 }
 
 // What a reader should know of the card whatever the cause: who else holds it, and what else this process does.
@@ -244,6 +245,15 @@ void note_missing(const Failure& f, Diagnosis* d) {
     if (!known) {
       d->missing.emplace_back(what);
     }
+  }
+}
+
+// What the driver had is not known.
+void tell_without_free_memory(const Failure& f, Diagnosis* d) {
+  if (f.limit_reached && f.limit) {
+    say_limit(f, d);
+  } else {
+    guess_from_moment(f, d);
   }
 }
 
@@ -282,7 +292,7 @@ void decide(const Failure& f, Diagnosis* d) {
     return;
   }
   if (!obtainable_bytes) {
-    guess_from_moment(f, d);
+    tell_without_free_memory(f, d);
     return;
   }
   if (in_pieces(f, *obtainable_bytes, d)) {

@@ -11,13 +11,14 @@ import json
 import os
 import pathlib
 import pty
+import signal
 import subprocess
 import sys
 import tempfile
 import unittest
 
 PROGRAM = None
-LINE_MIB = 20  # with twice as much the middle of a text is not looked at
+LINE_MIB = 20  # with twice as much, part of the text is not kept
 TRACE = "time_us,op,id,size,stream\n0,a,0,1000,0\n10,a,1,5000000,0\n20,f,0,1000,0\n"
 ODD = "new\nline\x1b[31m\ttab\u009b\x7f"
 SHOWN = r"new\nline\x1b[31m\ttab\xc2\x9b\x7f"
@@ -153,9 +154,41 @@ class Explain(Messages):
         self.assertEqual((waiting.returncode, errors), (0, ""))
         self.assertIn("==== nofrag: out of memory ====", said)
 
+    def test_a_message_in_the_middle_of_a_long_log(self):
+        said = "RuntimeError: CUDA out of memory. Tried to allocate 1.75 GiB. GPU 0 has 2.00 GiB free.\n"
+        mib = (64 * "INFO step 17 loss 0.123 memory 71 %\n" * 512)[: 1 << 20]
+        for before in (7, 8, 9, 16, 17, 30):
+            for cut in (0, 40):  # also across what is let go at once
+                self.write("log", mib * before + mib[:cut] + said + mib * 40)
+                done = self.nofrag("explain", "log", "--json", "-")
+                self.assertEqual(json.loads(done.stdout)["numbers"]["requested_bytes"], 7 << 28, (before, cut))
+        self.write("log", mib * 40)
+        self.assertIn("of its middle only passages about memory were read", self.nofrag("explain", "log").stdout)
+
+    def test_a_damaged_device_file(self):
+        for text in ("[", "]", "{", '{"a":', "NaN", "\0", "\n", '{"name": "x"'):
+            self.write("device.json", text)
+            for command in (["doctor", "--device", "sim:device.json"], ["replay", "good.csv", "--device", "sim:device.json"]):
+                done = self.nofrag(*command)
+                self.assertEqual(done.returncode, 2, (text, command, done.stderr))
+                self.assertIn("device.json: ", done.stderr)
+
+    def test_a_process_that_is_killed_leaves_nothing_of_its_output(self):
+        self.write("many.csv", "time_us,op,id,size,stream\n" + "".join(f"{i},a,{i},512,0\n" for i in range(20000)))
+        before = sorted(path.name for path in self.folder.iterdir())
+        limit = ["sh", "-c", 'ulimit -f 16; exec "$@"', "sh"]
+        done = subprocess.run([*limit, PROGRAM, "convert", "many.csv", "--to", "perfetto", "out.json"],
+                              cwd=self.folder, capture_output=True, check=False)
+        self.assertEqual(done.returncode, -signal.SIGXFSZ)
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), before)
+        longest = "a" * 250 + ".json"
+        self.assertEqual(self.nofrag("convert", "good.csv", "--to", "perfetto", longest).returncode, 0)
+        self.assertTrue((self.folder / longest).exists())
+
     def test_one_endless_line(self):
         self.write("line", "a" * (2 * LINE_MIB << 20))
-        self.nothing("line", "there is no out-of-memory message in line that nofrag knows", "message")
+        long = " (of its middle only passages about memory were read)" if 2 * LINE_MIB > 24 else ""
+        self.nothing("line", "there is no out-of-memory message in line that nofrag knows" + long, "message")
         self.write("line", "a" * (LINE_MIB << 20) + " CUDA out of memory. Tried to allocate 1.75 GiB. " + "b" * (1 << 20))
         done = self.nofrag("explain", "line", "--json", "-")
         self.assertEqual(json.loads(done.stdout)["numbers"]["requested_bytes"], 7 << 28)

@@ -167,6 +167,12 @@ TEST(Torch, AsyncBackendMpsAndOld) {
   EXPECT_EQ(classify(old).cause, Cause::kUnknown);
 }
 
+bool says(const std::vector<std::string>& lines, std::string_view part) {
+  return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
+    return line.find(part) != std::string::npos;
+  });
+}
+
 TEST(Others, CuPyRmmOnnx) {
   const Failure cupy = failure_in(
       "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 805,306,368 bytes (allocated so "
@@ -175,6 +181,12 @@ TEST(Others, CuPyRmmOnnx) {
   EXPECT_EQ(cupy.source, "CuPy");
   EXPECT_EQ(cupy.requested, mib(768));
   EXPECT_EQ(cupy.limit, gib(1));
+  const Diagnosis refused = classify(cupy);
+  EXPECT_EQ(refused.cause, Cause::kLimit);
+  EXPECT_TRUE(says(refused.evidence, "what the driver had free is not said"));
+  ASSERT_FALSE(refused.advice.empty());
+  EXPECT_NE(refused.advice[0].find("raise the limit of 1.00 GiB, if"), std::string::npos)
+      << refused.advice[0];
   EXPECT_EQ(
       failure_in(
           "OutOfMemoryError: out of memory to allocate 1073741824 bytes (total 12373894656 bytes)")
@@ -350,12 +362,6 @@ TEST(Bad, NoTextWhateverCrashesOrIsTakenForAVerdict) {
   }
 }
 
-bool says(const std::vector<std::string>& lines, std::string_view part) {
-  return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
-    return line.find(part) != std::string::npos;
-  });
-}
-
 std::string torch_message(const std::string& process, const std::string& in_use) {
   return "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 39.38 GiB "
          "of which 8.00 MiB is free. " +
@@ -398,6 +404,25 @@ TEST(CuPy, WhatItHasAllocatedSoFar) {
   EXPECT_EQ(f.source, "CuPy");
   EXPECT_EQ(f.requested, gib(8));
   EXPECT_EQ(f.live, gib(4));
+}
+
+TEST(Vllm, ACacheThatIsTooSmall) {
+  const Failure newer = failure_in(
+      "ValueError: To serve at least one request with the models's max seq len (131072), (16.00 "
+      "GiB "
+      "KV cache is needed, which is larger than the available KV cache memory (7.50 GiB). Try "
+      "increasing `gpu_memory_utilization` or decreasing `max_model_len`.");
+  EXPECT_EQ(newer.source, "vLLM");
+  EXPECT_EQ(newer.requested, gib(16));
+  EXPECT_EQ(newer.limit, gib(7.5));
+  EXPECT_EQ(classify(newer).cause, Cause::kKvCacheGrowth);
+  const Failure older = failure_in(
+      "ValueError: The model's max seq len (32768) is larger than the maximum number of tokens "
+      "that "
+      "can be stored in KV cache (4144). Try increasing `gpu_memory_utilization` or decreasing "
+      "`max_model_len` when initializing the engine.");
+  EXPECT_EQ(older.source, "vLLM");
+  EXPECT_EQ(classify(older).cause, Cause::kKvCacheGrowth);
 }
 
 TEST(Vllm, AShareOfTheCardThatIsNotFree) {

@@ -172,6 +172,18 @@ class Metrics(unittest.TestCase):
             self.assertEqual(errors.count("\n"), 1, errors)
             self.assertIn("metrics:" + address, errors)
 
+    def test_a_pipe_or_a_device_is_not_replaced_by_a_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "metrics")
+            os.mkfifo(path)
+            process = Process(NOFRAG_METRICS=f"file:{path}")
+            self.assertTrue(process("alloc 10"))
+            time.sleep(0.2)
+            self.assertTrue(process("alloc 10"))
+            self.assertIn(f"metrics:file:{path} cannot be written; there are none", process.close())
+            self.assertTrue(path.is_fifo())
+            self.assertEqual([entry.name for entry in pathlib.Path(folder).iterdir()], ["metrics"])
+
     def test_nothing_but_its_page(self):
         port = free_port()
         process = Process(NOFRAG_METRICS=str(port))

@@ -45,6 +45,9 @@ class Package(unittest.TestCase):
         self.assertEqual(device()["peak_live_bytes"], 0)
         self.assertIn("docs/stats.md", nofrag.stats_text())
         self.assertIsNone(nofrag.malloc(0))
+        for size in (-1, 1 << 64, (1 << 64) + 1024):
+            with self.assertRaisesRegex(ValueError, f"a block cannot have {size} bytes"):
+                nofrag.malloc(size)
         self.assertIsNone(nofrag.device_stats(7))
 
     def test_trim(self):

@@ -14,7 +14,7 @@ here imports PyTorch. How PyTorch comes to run on nofrag: docs/pytorch.md.
 import ctypes
 import json
 
-from .library import Library, NofragError, current, find_library, stream_handle
+from .library import Library, NofragError, block_size, current, find_library, stream_handle
 from .pools import PoolHandle, pool
 from .snapshot import snapshot
 from .trace import recording, trace_flush, trace_mark, trace_start, trace_stop
@@ -133,7 +133,7 @@ def set_memory_fraction(fraction, device=0):
 def malloc(size, device=0, stream=None):
     """The address of a block of at least `size` bytes, for work queued on `stream`; None for size 0."""
     library = current()
-    return library.block(library.lib.nofrag_malloc(size, device, stream_handle(stream)))
+    return library.block(library.lib.nofrag_malloc(block_size(size), device, stream_handle(stream)))
 
 
 def free(address):

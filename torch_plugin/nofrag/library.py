@@ -34,6 +34,13 @@ def stream_handle(stream):
     return stream
 
 
+def block_size(size):
+    """`size` as the library takes it: ctypes would cut off what does not fit."""
+    if not 0 <= size < 1 << 64:
+        raise ValueError(f"a block cannot have {size} bytes")
+    return size
+
+
 def loaded_library():
     """The path of a libnofrag.so that is in this process already (LD_PRELOAD, a program linked with it), or
     None. It must be the one that is used: a second copy would be a second allocator."""

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 
-from .library import Pool, current, stream_handle
+from .library import Pool, block_size, current, stream_handle
 
 # PyTorch numbers its own pools (n, 0) and (0, n), small n; these are out of their way.
 _FIRST = 0x6E6F667261670000
@@ -30,7 +30,7 @@ class PoolHandle:
     def malloc(self, size, stream=None):
         """A block of this pool, which must have been begun once."""
         library = current()
-        return library.block(library.lib.nofrag_pool_malloc(size, self.device, stream_handle(stream), Pool(*self.id)))
+        return library.block(library.lib.nofrag_pool_malloc(block_size(size), self.device, stream_handle(stream), Pool(*self.id)))
 
     def release(self):
         """Undoes every use: idle memory of the pool is free for all; its live blocks stay valid."""

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include "cli/explain/excerpt.h"
 #include "cli/explain/explain.h"
 #include "cli/replay/capacity.h"
 #include "cli/replay/replay_session.h"
@@ -19,19 +20,7 @@
 namespace nofrag {
 namespace {
 
-// Of a text that is longer, the beginning and the end: a log's last message is what counts.
-constexpr std::size_t kMostHead = std::size_t{8} << 20;
-constexpr std::size_t kMostTail = std::size_t{8} << 20;
 constexpr std::size_t kChunk = std::size_t{1} << 16;
-
-struct Input {
-  std::string head;
-  std::string tail;
-  std::size_t total = 0;
-
-  [[nodiscard]] bool whole() const { return total == head.size() + tail.size(); }
-  [[nodiscard]] std::string text() const { return head + (whole() ? "" : "\n") + tail; }
-};
 
 bool begins(std::string_view text, std::string_view with) {
   return text.substr(0, with.size()) == with;
@@ -52,17 +41,6 @@ bool is_trace(std::string_view head) {
 bool is_data(std::string_view head) {
   return is_trace(head) || recognise_trace(head.substr(0, kChunk)) != TraceFormat::kAuto ||
          begins(head, "PK");
-}
-
-void append(Input* input, std::string_view chunk, bool keep_all) {
-  input->total += chunk.size();
-  const std::size_t room =
-      keep_all ? chunk.size() : kMostHead - std::min(kMostHead, input->head.size());
-  input->head.append(chunk.substr(0, room));
-  input->tail.append(chunk.substr(std::min(room, chunk.size())));
-  if (input->tail.size() > 2 * kMostTail) {
-    input->tail.erase(0, input->tail.size() - kMostTail);
-  }
 }
 
 // Where the input is, and what it is called.
@@ -90,7 +68,7 @@ Place place_of(const std::string& path) {
   return place;
 }
 
-Input read_input(const Place& place) {
+Excerpt read_input(const Place& place) {
   const auto& [path, name, standard, once] = place;
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> opened(
       standard ? nullptr : std::fopen(path.c_str(), "rb"),
@@ -102,13 +80,13 @@ Input read_input(const Place& place) {
   if (standard && ::isatty(STDIN_FILENO) != 0) {
     say("paste the message, then press Enter and Ctrl-D");
   }
-  Input input;
+  Excerpt input;
   std::vector<char> chunk(kChunk);
   std::size_t got = chunk.size();
   while (got == chunk.size()) {
     got = std::fread(chunk.data(), 1, chunk.size(), file);
     const std::string_view bytes(chunk.data(), got);
-    append(&input, bytes, once && is_data(input.head.empty() ? bytes : input.head));
+    input.append(bytes, once && is_data(input.head().empty() ? bytes : input.head()));
   }
   if (std::ferror(file) != 0) {
     throw InputError(name + ": cannot be read (" + std::strerror(errno) + ")");
@@ -141,16 +119,16 @@ bool is_surely_trace(std::string_view head) {
 }
 
 // What is inside, of a gzip file.
-Input unpacked(const Place& place, const Input& packed) {
+Excerpt unpacked(const Place& place, const Excerpt& packed) {
   const std::unique_ptr<ByteSource> source =
-      unpack_if_gzip(place.once ? open_memory_source(packed.head) : open_file_source(place.path),
+      unpack_if_gzip(place.once ? open_memory_source(packed.head()) : open_file_source(place.path),
                      place.name,
                      kChunk);
-  Input input;
+  Excerpt input;
   std::vector<char> chunk(kChunk);
   std::size_t got = 0;
   while ((got = source->read(chunk)) > 0) {
-    append(&input, std::string_view(chunk.data(), got), false);
+    input.append(std::string_view(chunk.data(), got), false);
   }
   if (source->error()) {
     throw InputError(source->error()->message());
@@ -161,12 +139,12 @@ Input unpacked(const Place& place, const Input& packed) {
 // What the input is as a trace; empty, and *why says why, if it is none and may be a text.
 std::optional<Explained> as_trace(const ExplainArguments& arguments,
                                   const Place& place,
-                                  const Input& input,
+                                  const Excerpt& input,
                                   std::string* why) {
   const TraceFormat as = parse_input_format(arguments.format);
   std::vector<Trace> traces;
   const std::optional<TraceError> error =
-      place.once ? load_traces_from_memory(input.head, place.name, as, &traces)
+      place.once ? load_traces_from_memory(input.head(), place.name, as, &traces)
                  : load_traces(place.path, as, &traces);
   if (!error) {
     traces = only_device(std::move(traces), arguments.trace_device, arguments.input);
@@ -176,7 +154,7 @@ std::optional<Explained> as_trace(const ExplainArguments& arguments,
   if (error->kind == TraceError::Kind::kEmpty) {
     return explain_nothing(error->message());
   }
-  if (arguments.format != "auto" || (is_trace(input.head) && !is_gzip(input.head))) {
+  if (arguments.format != "auto" || (is_trace(input.head()) && !is_gzip(input.head()))) {
     throw InputError(error->message());
   }
   *why = error->message();
@@ -198,7 +176,7 @@ bool is_binary(std::string_view head) {
 // What there is, where there is nothing to explain, and what would tell more. `why`: why it is no trace, where it was
 // tried as one; `packed`: and it was what is inside that counts.
 void tell_of_nothing(const Place& place,
-                     const Input& input,
+                     const Excerpt& input,
                      const std::string& why,
                      bool packed,
                      Explained* explained) {
@@ -206,34 +184,38 @@ void tell_of_nothing(const Place& place,
   if (!why.empty()) {
     missing.push_back("a trace that can be read (" + why + ")");
   }
-  if (input.total == 0) {
+  if (input.total() == 0) {
     explained->found = place.name + " is empty";
-  } else if (!why.empty() && !packed && (is_binary(input.head) || is_surely_trace(input.head))) {
+  } else if (!why.empty() && !packed &&
+             (is_binary(input.head()) || is_surely_trace(input.head()))) {
     explained->found = why;
-  } else if (is_binary(input.head)) {
+  } else if (is_binary(input.head())) {
     explained->found = place.name + " is no text, and no trace that nofrag knows";
     missing.insert(missing.begin(), "a text or a trace: the input is neither");
   } else {
     explained->found = "there is no out-of-memory message in " + place.name + " that nofrag knows";
+    if (!input.whole()) {
+      explained->found += " (of its middle only passages about memory were read)";
+    }
   }
 }
 
 Explained explain(const ExplainArguments& arguments) {
   const Place place = place_of(arguments.input);
-  Input input = read_input(place);
+  Excerpt input = read_input(place);
   std::string why;
-  if (arguments.format != "auto" || is_data(input.head)) {
+  if (arguments.format != "auto" || is_data(input.head())) {
     if (std::optional<Explained> explained = as_trace(arguments, place, input, &why)) {
       return std::move(*explained);
     }
   }
-  const bool packed = is_gzip(input.head);
+  const bool packed = is_gzip(input.head());
   if (packed) {
     input = unpacked(place, input);
   }
   Explained explained = explain_text(input.text());
   if (explained.kind == "nothing") {
-    if (is_surely_trace(input.head) && !why.empty()) {
+    if (is_surely_trace(input.head()) && !why.empty()) {
       throw InputError(why);
     }
     tell_of_nothing(place, input, why, packed, &explained);

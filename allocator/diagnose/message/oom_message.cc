@@ -13,7 +13,7 @@ struct Sign {
   std::string_view text;
   Moment moment;
 };
-constexpr std::array<Sign, 25> kKnownSigns = {{
+constexpr std::array<Sign, 26> kKnownSigns = {{
     {"past_key_value", Moment::kKvCache},
     {"cache_utils.py", Moment::kKvCache},
     {"cache_engine", Moment::kKvCache},
@@ -33,6 +33,7 @@ constexpr std::array<Sign, 25> kKnownSigns = {{
     {"in _apply", Moment::kLoading},
     {".to(device)", Moment::kLoading},
     {"in forward", Moment::kStep},
+    {"warming up sampler", Moment::kStep},
     {".backward(", Moment::kStep},
     {"_engine_run_backward", Moment::kStep},
     {"optimizer.step", Moment::kStep},

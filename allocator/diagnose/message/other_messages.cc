@@ -147,6 +147,25 @@ bool read_vllm(std::string_view text, Failure* f) {
   return true;
 }
 
+// What it wants for its KV cache at start, before it serves anything:
+// "... max seq len (131072), (16.00 GiB KV cache is needed, which is larger than the available KV cache memory (7.50
+// GiB)", and of older versions "... is larger than the maximum number of tokens that can be stored in KV cache (4144)".
+bool read_vllm_cache(std::string_view text, Failure* f) {
+  const std::string_view newer = from_last(text, "o serve at least one request").substr(0, 600);
+  const bool sized = holds(newer, "KV cache is needed");
+  if (!sized && !holds(text, "number of tokens that can be stored in KV cache")) {
+    return false;
+  }
+  f->source = "vLLM";
+  f->moment = Moment::kKvCache;
+  if (sized) {
+    f->requested = size_before(newer, " KV cache is needed");
+    f->limit = size_after(newer, "available KV cache memory (");
+    f->limit_reached = f->limit.has_value();
+  }
+  return true;
+}
+
 bool read_plain(std::string_view text, Failure* f) {
   constexpr std::string_view kSigns[] = {"cudaErrorMemoryAllocation",
                                          "CUDA_ERROR_OUT_OF_MEMORY",
@@ -206,7 +225,8 @@ bool read_bfc_message(std::string_view text, OomMessage* message) {
 }
 
 bool read_other_message(std::string_view text, OomMessage* message) {
-  for (const auto& read : {read_cupy, read_onnx, read_rmm, read_llama, read_vllm, read_plain}) {
+  for (const auto& read :
+       {read_cupy, read_onnx, read_rmm, read_llama, read_vllm, read_vllm_cache, read_plain}) {
     Failure f;
     if (read(text, &f)) {
       message->failure = std::move(f);

@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <thread>
 
+#include <sys/stat.h>
+
 #include "diagnose/classify.h"
 #include "diagnose/report.h"
 #include "runtime/log.h"
@@ -349,7 +351,10 @@ ProcessStatus Observer::status() {
 // A reader finds the old file or the new one, never half of one.
 void Observer::write_textfile() {
   const std::string part = textfile_ + "." + std::to_string(::getpid()) + ".part";
-  std::FILE* file = std::fopen(part.c_str(), "we");
+  // A device or a pipe would be gone.
+  struct stat there {};
+  const bool special = ::stat(textfile_.c_str(), &there) == 0 && !S_ISREG(there.st_mode);
+  std::FILE* file = special ? nullptr : std::fopen(part.c_str(), "we");
   bool written = file != nullptr && std::fputs(page().c_str(), file) >= 0;
   written = (file == nullptr || std::fclose(file) == 0) && written;
   if (!written || std::rename(part.c_str(), textfile_.c_str()) != 0) {

@@ -69,6 +69,12 @@ bool RecordFile::replaceable(const std::string& path) {
   return ours;
 }
 
+bool RecordFile::may_take_place_of(const std::string& path) {
+  struct stat status {};
+  const bool special = ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+  return !special && replaceable(path);
+}
+
 bool RecordFile::refuse(const std::string& path) {
   problem_ = path + ": exists and is no recording of nofrag's; it is left as it is";
   return false;
@@ -155,7 +161,7 @@ void RecordFile::remove_if_made() {
 
 bool RecordFile::rename_to(const std::string& path) {
   close();
-  if (!replaceable(path)) {
+  if (!may_take_place_of(path)) {
     std::remove(path_.c_str());
     return refuse(path);
   }

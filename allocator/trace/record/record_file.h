@@ -37,6 +37,8 @@ class RecordFile {
   // Is there nothing at `path` that would be lost? An empty file, a recording (also one that `nofrag convert` wrote
   // anew), a pipe are nothing to keep; a trace converted from another source is.
   static bool replaceable(const std::string& path);
+  // And may a finished file take the place of what is there? Not of a device or a pipe: /dev/null would be gone.
+  static bool may_take_place_of(const std::string& path);
   // Says so: false, with a problem.
   bool refuse(const std::string& path);
 

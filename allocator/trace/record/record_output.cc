@@ -63,7 +63,7 @@ bool RecordOutput::start() {
   }
   // A flight recorder's file is made when it is asked for; that it could be is found out now.
   path_ = RecordFile::expand(path_);
-  if (!RecordFile::replaceable(path_)) {
+  if (!RecordFile::may_take_place_of(path_)) {
     return file_.refuse(path_);
   }
   if (!file_.open(partial())) {

@@ -1,4 +1,6 @@
 // Where blocks go: files with a largest size, flight recorders.
+#include <sys/stat.h>
+
 #include "recording_file.h"
 #include "trace/packed_codec.h"
 
@@ -177,6 +179,20 @@ TEST(RecordOutput, AForeignFileIsNeverWrittenOver) {
   EXPECT_FALSE(flight.write_flight(0));
   EXPECT_EQ(file_bytes(path), "mine");
   EXPECT_NE(::access((path + ".partial").c_str(), F_OK), 0);
+  std::remove(path.c_str());
+  // No place for a file that comes when it is whole, as /dev/null is none.
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_FALSE(opens(kKeep));
+  struct stat status {};
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_TRUE(S_ISFIFO(status.st_mode));
+  std::remove(path.c_str());
+  RecordOutput late(path, RecordOutput::kNoMax, kKeep);
+  ASSERT_TRUE(late.start());
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_FALSE(late.write_flight(0));
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_TRUE(S_ISFIFO(status.st_mode));
   std::remove(path.c_str());
 }
 
