@@ -2,9 +2,10 @@
 #   nofrag_layer(NAME [EXCEPTIONS] [ALONE] [FUZZED] SOURCES ... DEPENDS ...)   a layer of allocator/ (static library
 #     nofrag_NAME). ALONE for the hot path: together with other files g++ 12 inlines otherwise, which costs an
 #     allocation 20 instructions of 213 (bench/golden). FUZZED: a fuzzer looks for ways through its code
-#   nofrag_test(NAME LABEL fast|slow|gpu|torch [THREADED] [OPTIMIZED] SOURCES ... DEPENDS ...)   a GoogleTest
-#     program; THREADED ones run under ThreadSanitizer too; OPTIMIZED, for what spends its time in code of its own,
-#     or whose matter is in headers, which a test brings along as it is compiled itself; slow ones always are
+#   nofrag_test(NAME LABEL fast|slow|gpu|torch [THREADED] [OPTIMIZED|HEADERS] SOURCES ... DEPENDS ...)   a GoogleTest
+#     program; THREADED ones run under ThreadSanitizer too; OPTIMIZED is what spends its time in code of its own
+#     (slow ones always are); HEADERS, without sanitizers, what tests code in headers, which it brings along as it is
+#     compiled itself
 #   nofrag_fuzz(NAME_fuzz SOURCES ... DEPENDS ...)   a libFuzzer program (preset clang); seeds in
 #     tests/fuzz/corpus/NAME_fuzz
 # Layers below the edges are built without exceptions: errors travel as Result (base/result.h).
@@ -62,7 +63,7 @@ function(nofrag_layer name)
 endfunction()
 
 function(nofrag_test name)
-  cmake_parse_arguments(ARG "THREADED;OPTIMIZED" "LABEL;TIMEOUT" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "THREADED;OPTIMIZED;HEADERS" "LABEL;TIMEOUT" "SOURCES;DEPENDS" ${ARGN})
   if(NOT ARG_LABEL)
     message(FATAL_ERROR "nofrag_test(${name}): LABEL is missing")
   endif()
@@ -79,7 +80,7 @@ function(nofrag_test name)
   # tests' own code is optimized only where its time counts. (Where it is, no precompiled headers: with them g++ 12
   # sees writes beyond the end of std::string that are none.)
   set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
-  if(ARG_LABEL STREQUAL "fast" AND NOT ARG_OPTIMIZED)
+  if(ARG_LABEL STREQUAL "fast" AND NOT ARG_OPTIMIZED AND (NOT ARG_HEADERS OR NOFRAG_SANITIZE))
     target_compile_options(${name} PRIVATE -O0 -U_FORTIFY_SOURCE)
     target_precompile_headers(${name} REUSE_FROM nofrag_test_headers)
   endif()
