@@ -253,7 +253,9 @@ Result<Placement> DeviceAllocator::Impl::carry_out(Fill& fill, const Mend& plan)
       return mapped.error();
     }
   }
-  if (!RangeHeap::open(placement)) {
+  // Nothing above takes anything from under the window. If it did, the request would be planned anew, and the process
+  // not be ended by the check in take().
+  if (!RangeHeap::open(placement) || !fill.pool.heap.gaps(placement).empty()) {
     return Errc::kNotReady;
   }
   fill.highest = std::max(fill.highest, Rung::kOwnMappable);
