@@ -139,6 +139,7 @@ end_torch_headers() {
   for fetch in "${torch_fetches[@]}"; do
     wait "$fetch" || missing=1
   done
+  trap - EXIT  # their numbers may be others' now
   if [ "$missing" -ne 0 ]; then
     say "going on without PyTorch's headers: libnofrag_torch_*.so is not built"
   fi
