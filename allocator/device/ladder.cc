@@ -364,6 +364,8 @@ Result<Block*> DeviceAllocator::Impl::allocate_plain(Bytes size,
   block->state = BlockState::kLive;
   block->clock = &clock;
   block->requested = requested;
+  emit(EventKind::kCreate, VirtAddr{}, size, StreamId{});
+  emit(EventKind::kMap, block->address, size, StreamId{});
   tell_plain(*block, true);
   count_rung(Rung::kGrow, size);
   return block;

@@ -345,10 +345,18 @@ void DeviceAllocator::Impl::retry_refused() {
 // The driver waits for the device before it frees: nothing can still touch the block. While a pool
 // is being filled a capture may be under way, in which frees are not allowed.
 void DeviceAllocator::Impl::free_plain(Block* block) {
-  if (filling_pool() || !driver.free(device, block->address).ok()) {
+  if (filling_pool()) {
     deferred_plain.push_back(block);
     return;
   }
+  // Told before: a tool must not hear of it when the driver, and with it the tool, has forgotten the memory.
+  emit(EventKind::kUnmap, block->address, block->size, StreamId{});
+  if (!driver.free(device, block->address).ok()) {
+    emit(EventKind::kMap, block->address, block->size, StreamId{});
+    deferred_plain.push_back(block);
+    return;
+  }
+  emit(EventKind::kRelease, VirtAddr{}, block->size, StreamId{});
   physical.uncharge(block->size);
   tell_plain(*block, false);
   context.blocks.destroy(block);

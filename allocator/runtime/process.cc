@@ -245,6 +245,10 @@ Status Process::start_locked(const char* conf) {
   }
   if (options.nvtx == NvtxMode::kMemory) {
     options.guard = std::max(options.guard, kNvtxGuard);
+    // compute-sanitizer takes whole plain allocations of the driver for heaps, and nothing else.
+    if (options.backend == Backend::kAuto) {
+      options.backend = Backend::kPlain;
+    }
   }
   options_ = std::move(options);
   driver_ = std::move(driver);

@@ -78,12 +78,14 @@ def model_too_large(job):
 
 
 def batch_too_large(job):
-    layers = linears(job, 24, 4096)
+    """A sixth of the memory is the model, whatever the card; then a first step that wants more than the rest."""
+    total = 4 * GIB if job.limited else job.torch.cuda.mem_get_info()[1]
+    width = int((total / 6 / 24 / 4) ** 0.5) // 512 * 512
+    layers = linears(job, 24, width)
     job.torch.cuda.synchronize()
     time.sleep(0.5)
     # Each layer keeps two of these.
-    rows = max(16384, job.torch.cuda.mem_get_info()[0] // 20 // (4 * 4096))
-    x = job.torch.randn(rows, 4096, device="cuda", requires_grad=True)
+    x = job.torch.randn(total // 20 // (4 * width), width, device="cuda", requires_grad=True)
     for layer in layers:
         x = job.torch.relu(layer(x))
     x.sum().backward()

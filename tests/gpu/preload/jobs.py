@@ -160,6 +160,8 @@ def main():
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         if job == "jax-platform":
             os.environ["XLA_PYTHON_CLIENT_ALLOCATOR"] = "platform"
+        # Else it times several kernels for a product, and the fastest is another one from run to run.
+        os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_autotune_level=0 --xla_gpu_deterministic_ops=true"
     account = Account()
     try:
         if job.startswith("cupy"):

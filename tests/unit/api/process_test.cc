@@ -169,6 +169,19 @@ TEST(Start, PlainFallbackIsSaid) {
   EXPECT_FALSE(asked.says("falling back")) << asked.output;
 }
 
+// compute-sanitizer takes no mapped memory for a heap.
+TEST(Start, NvtxMemoryBringsThePlainBackend) {
+  const auto backend = [](const std::string& conf) {
+    const std::string text =
+        probe("NOFRAG_STATS=exit NOFRAG_CONF=driver:sim:h100-80g," + conf, "exit").output;
+    const std::size_t at = text.find("  backend ");
+    return at == std::string::npos ? text : text.substr(at, text.find('\n', at) - at);
+  };
+  EXPECT_NE(backend("nvtx:memory").find("plain"), std::string::npos);
+  EXPECT_NE(backend("nvtx:memory,backend:vmm").find("vmm"), std::string::npos);
+  EXPECT_NE(backend("nvtx:ranges").find("vmm"), std::string::npos);
+}
+
 TEST(Fork, ChildIsInertAndParentGoesOn) {
   const Outcome outcome = probe(std::string(kSim) + " NOFRAG_STATS=exit", "fork");
   EXPECT_TRUE(outcome.says("child malloc: not usable after fork: ")) << outcome.output;

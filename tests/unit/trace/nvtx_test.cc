@@ -109,17 +109,23 @@ class NvtxTest : public testing::Test {
     // Where NVTX looks, at its first call, for a tool in the program itself.
     InitializeInjectionNvtxExtension_fnptr = &initialize_memory;
     InitializeInjectionNvtx2_fnptr = &initialize_core;
-    SimulatedDeviceSpec spec;
-    spec.info.total_memory = kGiB;
-    driver_ = std::make_unique<SimulatedDriver>(spec);
-    driver_->set_stream_lag_us(0);
-    Options options;
-    options.guard = Bytes(512);
-    allocator_ = std::move(DeviceAllocator::create(*driver_, DeviceOrdinal(0), options).value());
+    start(Backend::kAuto);
   }
   ~NvtxTest() override {
     allocator_->set_event_sink(nullptr);
     tool = nullptr;
+  }
+
+  void start(Backend backend) {
+    SimulatedDeviceSpec spec;
+    spec.info.total_memory = kGiB;
+    allocator_.reset();
+    driver_ = std::make_unique<SimulatedDriver>(spec);
+    driver_->set_stream_lag_us(0);
+    Options options;
+    options.guard = Bytes(512);
+    options.backend = backend;
+    allocator_ = std::move(DeviceAllocator::create(*driver_, DeviceOrdinal(0), options).value());
   }
 
   Tool heard_;
@@ -189,6 +195,32 @@ TEST_F(NvtxTest, WhateverTheLayoutTheToolIsNotContradicted) {
     ASSERT_TRUE(allocator_->free(block).ok());
   }
   EXPECT_TRUE(heard_.regions.empty());
+  EXPECT_EQ(heard_.wrong, 0);
+}
+
+// compute-sanitizer takes whole allocations of the driver for heaps, and no part of one.
+TEST_F(NvtxTest, OnThePlainBackendEachBlockIsARegionOfItsOwnAllocation) {
+  start(Backend::kPlain);
+  NvtxSink sink(true);
+  allocator_->set_event_sink(&sink);
+  std::vector<VirtAddr> live;
+  for (const std::uint64_t size : {1000U, 512U, 3U << 20U, 1U}) {
+    const VirtAddr block = allocator_->allocate(Bytes(size), StreamId(0)).value();
+    EXPECT_EQ(heard_.regions.at(block.value()), size);
+    EXPECT_EQ(heard_.heaps.at(block.value()), round_up(Bytes(size + 512), Bytes(512)).count());
+    live.push_back(block);
+  }
+  // The driver refuses to free one: it is still there, and goes later.
+  driver_->fail_call(DriverCall::kFree, 1, Errc::kDriverFailure);
+  EXPECT_TRUE(allocator_->free(live[0]).ok());
+  EXPECT_EQ(heard_.regions.size(), 3U);
+  EXPECT_EQ(heard_.heaps.size(), 4U);
+  for (const VirtAddr block : {live[1], live[2], live[3]}) {
+    EXPECT_TRUE(allocator_->free(block).ok());
+  }
+  allocator_->trim();
+  EXPECT_TRUE(heard_.regions.empty());
+  EXPECT_TRUE(heard_.heaps.empty());
   EXPECT_EQ(heard_.wrong, 0);
 }
 

@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Steps that the host paces, under PyTorch's own allocator and nofrag by turns in one process.
+
+usage: by_turns.py [--library LIBNOFRAG] [--jobs JOB,...] [--turns N] [--steps N]
+JOB: ops (tiny operations), eager (a small GPT), lora, compiled
+
+From one process to the next a step's time scatters by 5 to 10 % on a shared host, which hides what an allocator
+costs. Here the model, its data and the process are the same: only PyTorch's pointer to its allocator is
+switched, between turns of a few steps whose shapes are the same under both. Blocks go back to the allocator they are from.
+Prints for each job the milliseconds a step (median of the turns), nofrag over native (median of neighbours'
+ratios, and the middle half of them), allocations a step, and the same ratio between native's own odd and even turns, which
+should be 1. Writes by_turns.json to $OUT (default build/by_turns). 77 without a GPU or PyTorch.
+"""
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import pathlib
+import statistics
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT / "tests" / "gpu"), str(HERE / "jobs")]
+POINTER = "_ZN3c104cuda20CUDACachingAllocator9allocatorE"
+
+
+def ops(torch):
+    x, weight = torch.ones(256, device="cuda"), torch.ones(64, 64, device="cuda", requires_grad=True)
+
+    def step(_index):
+        y = x
+        for _ in range(200):
+            y = y + 1
+        z = weight
+        for _ in range(40):
+            z = z @ weight
+        z.sum().backward()
+        weight.grad = None
+
+    return step
+
+
+def eager(torch):
+    import gpt_train
+
+    model = gpt_train.build_model(torch, 8000, 256, 6, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    generator = torch.Generator().manual_seed(3)
+    batches = [torch.randint(0, 8000, (2, 65 + 16 * i), generator=generator).cuda() for i in range(6)]
+
+    def step(index):
+        ids = batches[index % len(batches)]
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            logits = model(ids[:, :-1])
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def lora(torch):
+    import llama
+    from lora_train import Adapted
+
+    llama.flash_attention_only(torch)
+    model = Adapted(torch, 8000, 512, 8, 4, 2, inner=1376, made_on="cuda", fused=True)
+    optimizer = torch.optim.AdamW(model.add_adapters(rank=16), lr=1e-3)
+    generator = torch.Generator().manual_seed(4)
+    batches = [torch.randint(0, 8000, (1, 129 + 32 * i), generator=generator).cuda() for i in range(6)]
+
+    def step(index):
+        ids = batches[index % len(batches)]
+        logits = model.trained_logits(ids[:, :-1])
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def compiled(torch):
+    from compiled_train import build_model
+
+    model = build_model(torch, 256)
+    fast = torch.compile(model, dynamic=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    batches = [torch.randn(*shape, 256, device="cuda") for shape in ((8, 64), (4, 128), (16, 32))]
+
+    def step(index):
+        x = batches[index % 3]
+        (fast(x) - x.roll(1, dims=1)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+JOBS = {"ops": ops, "eager": eager, "lora": lora, "compiled": compiled}
+
+
+def spread(ratios):
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return {"median": middle, "quarter": low, "three_quarters": high}
+
+
+def measure(torch, nofrag, pointer, owners, step, turns, steps):
+    """{name: seconds of each turn}; turns go native, nofrag, nofrag, native, so that drift weighs the same on both."""
+    order = ["native", "nofrag", "nofrag", "native"]
+    seconds = {name: [] for name in owners}
+    for name in ["native", "nofrag"] * 3:
+        pointer.value = owners[name]
+        for index in range(12):
+            step(index)
+    torch.cuda.synchronize()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    before = nofrag.stats()["devices"][0]["allocations"]
+    for turn in range(turns):
+        name = order[turn % 4]
+        pointer.value = owners[name]
+        step(0)
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for index in range(steps):
+            step(index)
+        torch.cuda.synchronize()
+        seconds[name].append((time.perf_counter() - started) / steps)
+    gc.enable()
+    made = nofrag.stats()["devices"][0]["allocations"] - before
+    return seconds, made / (turns / 2) / (steps + 1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", default=str(ROOT / "build/release/lib/libnofrag.so"))
+    parser.add_argument("--jobs", default=",".join(JOBS))
+    parser.add_argument("--turns", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=6)
+    args = parser.parse_args()
+    os.environ["NOFRAG_TORCH"] = "0"
+    try:
+        import torch
+    except ImportError:
+        print("skipped: PyTorch is not installed")
+        return 77
+    if not torch.cuda.is_available():
+        print("skipped: PyTorch sees no GPU")
+        return 77
+    pointer = ctypes.c_void_p.in_dll(ctypes.CDLL("libc10_cuda.so"), POINTER)
+    owners = {"native": pointer.value}
+    sys.path.insert(0, str(ROOT / "torch_plugin"))
+    import nofrag
+    import nofrag_torch
+
+    nofrag_torch.install(args.library, "native")
+    torch.cuda.init()
+    owners["nofrag"] = pointer.value
+    assert owners["native"] != owners["nofrag"], "the native door is not installed"
+    results = {}
+    for job in args.jobs.split(","):
+        torch.manual_seed(1)
+        step = JOBS[job](torch)
+        seconds, made = measure(torch, nofrag, pointer, owners, step, args.turns // 4 * 4, args.steps)
+        native, ours = seconds["native"], seconds["nofrag"]
+        result = {"native_ms": 1e3 * statistics.median(native), "nofrag_ms": 1e3 * statistics.median(ours),
+                  "allocations_a_step": made, "ratio": spread([b / a for a, b in zip(native, ours)]),
+                  "native_to_itself": spread([b / a for a, b in zip(native[::2], native[1::2])]),
+                  "least": min(ours) / min(native)}
+        results[job] = result
+        print(f"{job:9} native {result['native_ms']:8.3f} ms  nofrag {result['nofrag_ms']:8.3f} ms  {made:6.0f} allocations a step  ratio "
+              f"{result['ratio']['median']:.4f} ({result['ratio']['quarter']:.4f} to {result['ratio']['three_quarters']:.4f}), of the least "
+              f"{result['least']:.4f}; native to itself {result['native_to_itself']['median']:.4f}", flush=True)
+    out = pathlib.Path(os.environ.get("OUT") or ROOT / "build" / "by_turns")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "by_turns.json").write_text(json.dumps(results, indent=1) + "\n")
+    pointer.value = owners["nofrag"]
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
