@@ -76,10 +76,9 @@ function(nofrag_test name)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE nofrag_flags ${ARG_DEPENDS} nofrag_test_main)
-  # Test files may use the same names for their helpers. Headers that every test includes are read once, and the
-  # tests' own code is optimized only where its time counts. (Where it is, no precompiled headers: with them g++ 12
-  # sees writes beyond the end of std::string that are none.)
-  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  # Headers that every test includes are read once, and the tests' own code is optimized only where its time counts.
+  # (Where it is, no precompiled headers: with them g++ 12 sees writes beyond the end of std::string that are none.)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 8)
   if(ARG_LABEL STREQUAL "fast" AND NOT ARG_OPTIMIZED AND (NOT ARG_HEADERS OR NOFRAG_SANITIZE))
     target_compile_options(${name} PRIVATE -O0 -U_FORTIFY_SOURCE)
     target_precompile_headers(${name} REUSE_FROM nofrag_test_headers)

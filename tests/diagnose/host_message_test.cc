@@ -5,21 +5,11 @@
 #include <gtest/gtest.h>
 
 #include "diagnose/classify.h"
-#include "diagnose/message/oom_message.h"
 #include "diagnose/message/text_scan.h"
+#include "message_reading.h"
 
 namespace nofrag {
 namespace {
-
-Failure failure_in(std::string_view text) {
-  return read_oom_message(text).failure;
-}
-
-bool says(const std::vector<std::string>& lines, std::string_view part) {
-  return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
-    return line.find(part) != std::string::npos;
-  });
-}
 
 // The verdict on a text; that nothing of it is about a GPU holds for all of them.
 Diagnosis verdict(const std::string& text, HostMemory which) {

@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 
 #include "diagnose/classify.h"
-#include "diagnose/message/oom_message.h"
 #include "diagnose/message/text_scan.h"
 #include "diagnose/report.h"
+#include "message_reading.h"
 
 namespace nofrag {
 namespace {
@@ -20,10 +20,6 @@ Bytes gib(double value) {
 Bytes mib(double value) {
   return Bytes(static_cast<std::uint64_t>(std::llround(value * 1048576.0)));
 }
-Failure failure_in(std::string_view text) {
-  return read_oom_message(text).failure;
-}
-
 TEST(Size, UnitsSeparatorsAndNonsense) {
   EXPECT_EQ(size_at(" 20.00 MiB"), mib(20));
   EXPECT_EQ(size_at("1,073,741,824 bytes"), gib(1));
@@ -165,12 +161,6 @@ TEST(Torch, AsyncBackendMpsAndOld) {
       failure_in("RuntimeError: cuda runtime error (2) : out of memory at THCStorage.cu:58");
   EXPECT_EQ(old.requested, std::nullopt);
   EXPECT_EQ(classify(old).cause, Cause::kUnknown);
-}
-
-bool says(const std::vector<std::string>& lines, std::string_view part) {
-  return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
-    return line.find(part) != std::string::npos;
-  });
 }
 
 TEST(Others, CuPyRmmOnnx) {

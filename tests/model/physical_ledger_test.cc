@@ -6,7 +6,7 @@
 namespace nofrag::model {
 namespace {
 
-constexpr DeviceOrdinal kDevice(0);
+constexpr DeviceOrdinal kCard(0);
 
 class LedgerTest : public testing::Test {
  protected:
@@ -15,7 +15,7 @@ class LedgerTest : public testing::Test {
     spec.info.total_memory = 64 * kMiB;
     return spec;
   }
-  HandleId make(Bytes size) { return ledger_.create(kDevice, size).value(); }
+  HandleId make(Bytes size) { return ledger_.create(kCard, size).value(); }
   // The handles in a row at addresses of their own.
   VirtAddr view(const std::vector<std::pair<HandleId, Bytes>>& handles) {
     Bytes total;

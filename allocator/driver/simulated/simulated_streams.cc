@@ -13,10 +13,6 @@ constexpr std::uint32_t kIndexBits = 32;
 constexpr std::uint64_t kFirstCreated = 0x5500'0000'0000;
 constexpr std::uint64_t kCreatedStep = 0x400;
 
-bool overlap(const PhysicalPiece& a, const PhysicalPiece& b) {
-  return a.handle == b.handle && a.begin < b.end && b.begin < a.end;
-}
-
 }  // namespace
 
 // ---- streams and positions
@@ -386,44 +382,18 @@ void SimulatedStreams::prune_kernels() {
   }
 }
 
-bool SimulatedStreams::conflicts(const Kernel& kernel,
-                                 std::uint32_t stream,
-                                 std::uint64_t owner,
-                                 const std::vector<PhysicalPiece>& pieces) {
-  if (kernel.owner == 0 || kernel.owner == owner) {
-    return false;
-  }
-  const bool shared =
-      std::any_of(kernel.pieces.begin(), kernel.pieces.end(), [&](const PhysicalPiece& theirs) {
-        return std::any_of(pieces.begin(), pieces.end(), [&](const PhysicalPiece& ours) {
-          return overlap(ours, theirs);
-        });
-      });
-  return shared && !ordered_before(kernel.position, stream);
-}
-
 const SimulatedStreams::Kernel* SimulatedStreams::conflict(
     int device, StreamId stream, std::uint64_t owner, const std::vector<PhysicalPiece>& pieces) {
   const std::uint32_t index = index_of(device, stream);
-  std::uint64_t places = 0;
-  for (const PhysicalPiece& piece : pieces) {
-    places += pieces_.places_under(piece);
-  }
   // The one that was launched first.
   std::size_t first = kernels_.size();
-  const auto look_at = [&](std::size_t kernel) {
-    if (kernel < first && conflicts(kernels_[kernel], index, owner, pieces)) {
-      first = kernel;
-    }
-  };
-  if (places < kernels_.size()) {
-    for (const PhysicalPiece& piece : pieces) {
-      pieces_.for_each(piece, look_at);
-    }
-  } else {
-    for (std::size_t i = 0; i < first; ++i) {
-      look_at(i);
-    }
+  for (const PhysicalPiece& piece : pieces) {
+    pieces_.for_each(piece, [&](std::size_t kernel) {
+      if (kernel < first && kernels_[kernel].owner != owner &&
+          !ordered_before(kernels_[kernel].position, index)) {
+        first = kernel;
+      }
+    });
   }
   return first == kernels_.size() ? nullptr : &kernels_[first];
 }

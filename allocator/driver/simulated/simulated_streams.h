@@ -8,7 +8,7 @@
 // that the stream waits for before it are done. Streams are independent: the legacy default stream
 // gets no special order.
 // Threads: the clock is atomic, all else is under the driver's lock. Failure: strong.
-// Cost: O(1) amortised; a conflict O(running kernels near those bytes), running_in O(running).
+// Cost: O(1) amortised; a conflict O(running kernels near those bytes, or in their handles), running_in O(running).
 #pragma once
 
 #include <atomic>
@@ -140,10 +140,6 @@ class SimulatedStreams {
   bool ordered_before(const Position& earlier, std::uint32_t stream);
   Status refuse(std::uint32_t capture, int driver_code);
   static std::uint64_t key(int device, StreamId stream);
-  bool conflicts(const Kernel& kernel,
-                 std::uint32_t stream,
-                 std::uint64_t owner,
-                 const std::vector<PhysicalPiece>& pieces);
   void enter(std::size_t kernel);
   void prune_kernels();
 

@@ -54,12 +54,12 @@ TEST_F(FrameworksApiTest, PoolsAreRetainedTrimmedAndRestored) {
 
 TEST_F(FrameworksApiTest, TheWalkShowsBlocks) {
   void* block = nofrag_malloc(7 * kTestMiB, 0, test_stream(3));
-  struct Seen {
+  struct Walked {
     std::uint64_t sum = 0;
     std::map<void*, nofrag_span> live;
   } seen;
   const auto visit = [](const nofrag_span* span, void* user) {
-    auto* all = static_cast<Seen*>(user);
+    auto* all = static_cast<Walked*>(user);
     EXPECT_EQ(span->struct_size, sizeof(nofrag_span));
     EXPECT_EQ(span->version, NOFRAG_SPAN_VERSION);
     EXPECT_EQ(span->device, 0);

@@ -7,10 +7,9 @@
 namespace nofrag {
 namespace {
 
-constexpr StreamId kStream{0};
-
 class OtherPeers : public testing::Test {
  protected:
+  static constexpr StreamId kStream{0};
   using Maker = std::unique_ptr<ReplayAllocator> (*)(const PeerConfig&);
 
   void start(Maker maker, Bytes memory = 4 * kGiB) {

@@ -5,18 +5,10 @@
 
 #include "cli/replay/replay_report.h"
 #include "cli/replay/replay_session.h"
-#include "trace/load_trace.h"
+#include "trace_of.h"
 
 namespace nofrag {
 namespace {
-
-Trace trace_of(const std::string& body) {
-  Trace trace;
-  const auto error = load_trace_from_memory(
-      "time_us,op,id,size,stream\n" + body, "t.csv", TraceFormat::kAuto, &trace);
-  EXPECT_FALSE(error.has_value()) << error->message();
-  return trace;
-}
 
 ReplayRun run(const std::string& body,
               std::string_view allocator,

@@ -6,20 +6,12 @@
 #include "cli/peers/nofrag_adapter.h"
 #include "cli/replay/replay_run.h"
 #include "driver/simulated/simulated_driver.h"
-#include "trace/load_trace.h"
+#include "trace_of.h"
 
 namespace nofrag {
 namespace {
 
 constexpr DeviceOrdinal kDevice{0};
-
-Trace trace_of(const std::string& body) {
-  Trace trace;
-  const auto error = load_trace_from_memory(
-      "time_us,op,id,size,stream\n" + body, "t.csv", TraceFormat::kAuto, &trace);
-  EXPECT_FALSE(error.has_value()) << error->message();
-  return trace;
-}
 
 // Writes down which streams it was told of, and what the driver still had then.
 class Listener final : public ReplayAllocator {

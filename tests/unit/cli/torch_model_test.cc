@@ -7,11 +7,10 @@
 namespace nofrag {
 namespace {
 
-constexpr StreamId kStream{0};
-constexpr StreamId kOther{17};
-
 class TorchModelTest : public testing::Test {
  protected:
+  static constexpr StreamId kStream{0};
+  static constexpr StreamId kOther{17};
   using Maker = std::unique_ptr<ReplayAllocator> (*)(const PeerConfig&);
 
   void start(Maker maker, Bytes memory = 4 * kGiB, Bytes limit = kNoLimit) {

@@ -6,8 +6,6 @@
 namespace nofrag {
 namespace {
 
-constexpr PoolKey kFirst{1, 1};
-
 class ComposeTest : public CrowdFixture {
  protected:
   static void expect_none(const Calls& calls, const std::vector<std::string>& names) {

@@ -5,8 +5,6 @@
 namespace nofrag {
 namespace {
 
-constexpr PoolKey kFirst{1, 1};
-
 class CutTest : public DeviceFixture {
  protected:
   static Options options() {

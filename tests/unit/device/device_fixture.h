@@ -21,6 +21,8 @@ class DeviceFixture : public testing::Test {
   static constexpr StreamId kA{0x100};
   static constexpr StreamId kB{0x200};
   static constexpr StreamId kC{0x300};
+  static constexpr PoolKey kFirst{1, 1};
+  static constexpr PoolKey kSecond{1, 2};
   using Calls = std::vector<std::string>;
 
   ~DeviceFixture() override { finish(); }

@@ -12,12 +12,11 @@
 namespace nofrag {
 namespace {
 
-constexpr PoolKey kPool{1, 1};
 constexpr PoolKey kOther{2, 2};
 
 class FrameworksTest : public DeviceFixture {
  protected:
-  VirtAddr in_pool(Bytes size, PoolKey pool = kPool, StreamId stream = kA) {
+  VirtAddr in_pool(Bytes size, PoolKey pool = kFirst, StreamId stream = kA) {
     const Result<VirtAddr> address = allocator_->allocate_in_pool(size, stream, pool);
     return address.ok() ? written(address.value(), size, stream) : VirtAddr();
   }
@@ -48,48 +47,48 @@ class FrameworksTest : public DeviceFixture {
 
 TEST_F(FrameworksTest, ARetainedPoolServesWithoutBeingFilled) {
   start(64 * kMiB);
-  ASSERT_TRUE(allocator_->retain_pool(kPool).ok());
+  ASSERT_TRUE(allocator_->retain_pool(kFirst).ok());
   const VirtAddr block = in_pool(4 * kMiB);
-  EXPECT_EQ(pool_of(block), kPool);
+  EXPECT_EQ(pool_of(block), kFirst);
   EXPECT_EQ(pool_of(allocate(kMiB)), PoolKey{});
-  ASSERT_TRUE(allocator_->release_pool(kPool).ok());
-  EXPECT_EQ(allocator_->release_pool(kPool).code(), Errc::kInvalidArgument);
-  EXPECT_EQ(allocator_->allocate_in_pool(kMiB, kA, kPool).code(), Errc::kInvalidArgument);
+  ASSERT_TRUE(allocator_->release_pool(kFirst).ok());
+  EXPECT_EQ(allocator_->release_pool(kFirst).code(), Errc::kInvalidArgument);
+  EXPECT_EQ(allocator_->allocate_in_pool(kMiB, kA, kFirst).code(), Errc::kInvalidArgument);
   EXPECT_EQ(allocator_->retain_pool(PoolKey{}).code(), Errc::kInvalidArgument);
   EXPECT_EQ(allocator_->retain_pool(PoolKey{UINT64_MAX, 1}).code(), Errc::kInvalidArgument);
 }
 
 TEST_F(FrameworksTest, OnlyReleasedPoolsAreTrimmed) {
   start(64 * kMiB);
-  ASSERT_TRUE(allocator_->retain_pool(kPool).ok());
+  ASSERT_TRUE(allocator_->retain_pool(kFirst).ok());
   free(in_pool(8 * kMiB));
   const VirtAddr other = allocate(4 * kMiB);
   free(other);
   sim_->complete_all();
-  EXPECT_EQ(allocator_->trim_pool(kPool).value(), Bytes(0));
-  ASSERT_TRUE(allocator_->release_pool(kPool).ok());
-  EXPECT_EQ(allocator_->trim_pool(kPool).value(), 8 * kMiB);
+  EXPECT_EQ(allocator_->trim_pool(kFirst).value(), Bytes(0));
+  ASSERT_TRUE(allocator_->release_pool(kFirst).ok());
+  EXPECT_EQ(allocator_->trim_pool(kFirst).value(), 8 * kMiB);
   EXPECT_EQ(allocator_->stats().reserved, 4 * kMiB) << "the default pool keeps its own";
-  EXPECT_EQ(allocator_->trim_pool(kPool).code(), Errc::kInvalidArgument) << "it is gone";
+  EXPECT_EQ(allocator_->trim_pool(kFirst).code(), Errc::kInvalidArgument) << "it is gone";
   EXPECT_EQ(allocator_->trim_pool(PoolKey{}).code(), Errc::kInvalidArgument);
 }
 
 TEST_F(FrameworksTest, ALendingPoolServesWhatWouldFail) {
   start(32 * kMiB);
-  ASSERT_TRUE(allocator_->retain_pool(kPool).ok());
+  ASSERT_TRUE(allocator_->retain_pool(kFirst).ok());
   const VirtAddr lent = in_pool(16 * kMiB);
   free(lent);
   const VirtAddr rest = allocate(16 * kMiB);
   EXPECT_TRUE(allocate(8 * kMiB).is_null());
-  ASSERT_TRUE(allocator_->lend_when_short(kPool, true).ok());
+  ASSERT_TRUE(allocator_->lend_when_short(kFirst, true).ok());
   EXPECT_TRUE(allocate(8 * kMiB, kB).is_null()) << "freed on another stream";
   const VirtAddr block = allocate(8 * kMiB);
   EXPECT_EQ(block, lent);
-  EXPECT_EQ(pool_of(block), kPool);
+  EXPECT_EQ(pool_of(block), kFirst);
   ASSERT_TRUE(allocator_->retain_pool(kOther).ok());
   EXPECT_TRUE(in_pool(8 * kMiB, kOther).is_null()) << "to the default pool only";
   free(block);
-  ASSERT_TRUE(allocator_->lend_when_short(kPool, false).ok());
+  ASSERT_TRUE(allocator_->lend_when_short(kFirst, false).ok());
   EXPECT_TRUE(allocate(8 * kMiB).is_null());
   EXPECT_EQ(allocator_->lend_when_short(PoolKey{5, 5}, true).code(), Errc::kInvalidArgument);
   free(rest);
@@ -97,7 +96,7 @@ TEST_F(FrameworksTest, ALendingPoolServesWhatWouldFail) {
 
 TEST_F(FrameworksTest, APoolIsPutBackToWhatLivedInIt) {
   start(64 * kMiB);
-  ASSERT_TRUE(allocator_->retain_pool(kPool).ok());
+  ASSERT_TRUE(allocator_->retain_pool(kFirst).ok());
   const VirtAddr kept = in_pool(6 * kMiB);
   const VirtAddr died = in_pool(3 * kMiB + Bytes(512));
   const VirtAddr small = in_pool(Bytes(700));
@@ -109,24 +108,24 @@ TEST_F(FrameworksTest, APoolIsPutBackToWhatLivedInIt) {
   const VirtAddr over_too = in_pool(5 * kMiB);
   forget(over);
   forget(over_too);
-  ASSERT_TRUE(allocator_->restore_pool(kPool, then).ok());
+  ASSERT_TRUE(allocator_->restore_pool(kFirst, then).ok());
   EXPECT_EQ(allocator_->stats().live_blocks, 3U);
   for (const PoolBlock& block : then) {
     EXPECT_EQ(allocator_->find(block.address).value().requested, block.requested);
-    EXPECT_EQ(pool_of(block.address), kPool);
+    EXPECT_EQ(pool_of(block.address), kFirst);
   }
   EXPECT_EQ(allocator_->free(over_too).code(), Errc::kUnknownPointer);
   written(died, 3 * kMiB + Bytes(512), kA);
   written(small, Bytes(700), kA);
   // And to nothing.
   tags_.clear();
-  ASSERT_TRUE(allocator_->restore_pool(kPool, {}).ok());
+  ASSERT_TRUE(allocator_->restore_pool(kFirst, {}).ok());
   EXPECT_EQ(allocator_->stats().live_blocks, 0U);
 }
 
 TEST_F(FrameworksTest, PlacesThatAreNotThePoolsAreNotRestored) {
   start(64 * kMiB);
-  ASSERT_TRUE(allocator_->retain_pool(kPool).ok());
+  ASSERT_TRUE(allocator_->retain_pool(kFirst).ok());
   const VirtAddr mine = in_pool(2 * kMiB);
   const VirtAddr others = allocate(2 * kMiB);
   const VirtAddr second = in_pool(2 * kMiB);
@@ -135,7 +134,7 @@ TEST_F(FrameworksTest, PlacesThatAreNotThePoolsAreNotRestored) {
   const auto refused = [&](std::vector<PoolBlock> wanted) {
     wanted.push_back({gone, 2 * kMiB, kA});  // this one could be had
     const std::uint64_t frees = allocator_->stats().frees;
-    EXPECT_EQ(allocator_->restore_pool(kPool, wanted).code(), Errc::kNotReady);
+    EXPECT_EQ(allocator_->restore_pool(kFirst, wanted).code(), Errc::kNotReady);
     EXPECT_TRUE(allocator_->find(mine).ok());
     EXPECT_TRUE(allocator_->find(second).ok());
     EXPECT_EQ(allocator_->find(gone).code(), Errc::kUnknownPointer);
@@ -156,17 +155,17 @@ TEST_F(FrameworksTest, PlacesThatAreNotThePoolsAreNotRestored) {
 // A block whose free waits does not come back before it is done; whether it is, is asked.
 TEST_F(FrameworksTest, AWaitingBlockIsRestoredOnceItsStreamsAreDone) {
   start(64 * kMiB);
-  ASSERT_TRUE(allocator_->retain_pool(kPool).ok());
+  ASSERT_TRUE(allocator_->retain_pool(kFirst).ok());
   const VirtAddr pending = in_pool(2 * kMiB);
   const VirtAddr surplus = in_pool(2 * kMiB);
   use_on(pending, kA, kB);
   free(pending);
   const std::vector<PoolBlock> waiting{{pending, 2 * kMiB, kA}};
-  EXPECT_EQ(allocator_->restore_pool(kPool, waiting).code(), Errc::kNotReady);
+  EXPECT_EQ(allocator_->restore_pool(kFirst, waiting).code(), Errc::kNotReady);
   EXPECT_TRUE(allocator_->find(surplus).ok());
   sim_->complete_all();
   forget(surplus);
-  EXPECT_TRUE(allocator_->restore_pool(kPool, waiting).ok());
+  EXPECT_TRUE(allocator_->restore_pool(kFirst, waiting).ok());
   EXPECT_TRUE(allocator_->find(pending).ok());
   // And one that is in the way and would have to wait is a place that is taken.
   const VirtAddr away = pending;
@@ -175,7 +174,7 @@ TEST_F(FrameworksTest, AWaitingBlockIsRestoredOnceItsStreamsAreDone) {
   ASSERT_EQ(over, away);
   use_on(over, kA, kB);
   const std::vector<PoolBlock> smaller{{away, kMiB, kA}};
-  EXPECT_EQ(allocator_->restore_pool(kPool, smaller).code(), Errc::kNotReady);
+  EXPECT_EQ(allocator_->restore_pool(kFirst, smaller).code(), Errc::kNotReady);
   EXPECT_TRUE(allocator_->find(over).ok());
   sim_->complete_all();
   free(over);
@@ -184,25 +183,25 @@ TEST_F(FrameworksTest, AWaitingBlockIsRestoredOnceItsStreamsAreDone) {
 // What it frees and allocates is part of the job's history, from which its future is told.
 TEST_F(FrameworksTest, TheTimelineHearsOfWhatIsPutBack) {
   start(64 * kMiB);
-  ASSERT_TRUE(allocator_->retain_pool(kPool).ok());
+  ASSERT_TRUE(allocator_->retain_pool(kFirst).ok());
   const VirtAddr block = in_pool(6 * kMiB);
   forget(block);
-  ASSERT_TRUE(allocator_->restore_pool(kPool, {}).ok());
+  ASSERT_TRUE(allocator_->restore_pool(kFirst, {}).ok());
   EXPECT_EQ(allocator_->timeline().frees(), 1U);
   EXPECT_EQ(allocator_->timeline().freed_bytes(), (6 * kMiB).count());
   EXPECT_EQ(allocator_->timeline().live(), 0U);
   const std::vector<PoolBlock> then{{block, 6 * kMiB, kA}};
-  ASSERT_TRUE(allocator_->restore_pool(kPool, then).ok());
+  ASSERT_TRUE(allocator_->restore_pool(kFirst, then).ok());
   EXPECT_EQ(allocator_->timeline().allocations(), 2U);
   EXPECT_EQ(allocator_->timeline().live(), (6 * kMiB).count());
   // A block that is lent is one too.
   ASSERT_TRUE(allocator_->free(block).ok());
-  ASSERT_TRUE(allocator_->lend_when_short(kPool, true).ok());
+  ASSERT_TRUE(allocator_->lend_when_short(kFirst, true).ok());
   const VirtAddr most = allocate(56 * kMiB);
   ASSERT_FALSE(most.is_null());
   const std::uint64_t before = allocator_->timeline().allocations();
   const VirtAddr lent = allocate(6 * kMiB);
-  EXPECT_EQ(pool_of(lent), kPool);
+  EXPECT_EQ(pool_of(lent), kFirst);
   EXPECT_EQ(allocator_->timeline().allocations(), before + 1);
   free(lent);
   free(most);
@@ -212,14 +211,14 @@ TEST_F(FrameworksTest, TheTimelineHearsOfWhatIsPutBack) {
 TEST_F(FrameworksTest, ARestoredBlockOfAnotherThreadsDefaultStreamWaitsForIt) {
   constexpr StreamId kPerThread{2};
   start(64 * kMiB);
-  ASSERT_TRUE(allocator_->retain_pool(kPool).ok());
+  ASSERT_TRUE(allocator_->retain_pool(kFirst).ok());
   VirtAddr block;
   std::thread([&] {
-    block = in_pool(2 * kMiB, kPool, kPerThread);
+    block = in_pool(2 * kMiB, kFirst, kPerThread);
     free(block);
   }).join();
   const std::vector<PoolBlock> then{{block, 2 * kMiB, kPerThread}};
-  ASSERT_TRUE(allocator_->restore_pool(kPool, then).ok());
+  ASSERT_TRUE(allocator_->restore_pool(kFirst, then).ok());
   ASSERT_TRUE(allocator_->free(block).ok());
   EXPECT_EQ(allocator_->stats().pending, 2 * kMiB);
   sim_->complete_all();
@@ -240,13 +239,13 @@ void FrameworksTest::restore_checkpoints(Bytes memory) {
   SCOPED_TRACE(testing::Message() << "seed " << seed << " memory " << memory.mib());
   std::mt19937 random(seed);
   start(memory);
-  ASSERT_TRUE(allocator_->retain_pool(kPool).ok());
+  ASSERT_TRUE(allocator_->retain_pool(kFirst).ok());
   std::vector<PoolBlock> live;
   const auto churn = [&](int steps) {
     for (int i = 0; i < steps; ++i) {
       if (live.size() < 12 && random() % 5 < 3) {
         const Bytes size(1 + random() % (8 << 20));
-        const Result<VirtAddr> made = allocator_->allocate_in_pool(size, kA, kPool);
+        const Result<VirtAddr> made = allocator_->allocate_in_pool(size, kA, kFirst);
         ASSERT_TRUE(made.ok() || memory < 100 * kMiB);
         if (made.ok()) {
           live.push_back({made.value(), size, kA});
@@ -262,7 +261,7 @@ void FrameworksTest::restore_checkpoints(Bytes memory) {
     churn(15);
     const std::vector<PoolBlock> then = live;
     churn(25);
-    ASSERT_TRUE(allocator_->restore_pool(kPool, then).ok());
+    ASSERT_TRUE(allocator_->restore_pool(kFirst, then).ok());
     live = then;
     EXPECT_EQ(allocator_->stats().live_blocks, then.size());
     for (const PoolBlock& block : then) {
@@ -270,7 +269,7 @@ void FrameworksTest::restore_checkpoints(Bytes memory) {
     }
     allocator_->check();
   }
-  ASSERT_TRUE(allocator_->restore_pool(kPool, {}).ok());
+  ASSERT_TRUE(allocator_->restore_pool(kFirst, {}).ok());
   EXPECT_TRUE(recorder_->aliases() > 0 || memory > 100 * kMiB);
 }
 
@@ -391,8 +390,8 @@ TEST_F(FrameworksTest, PlainDevicesTellTheSame) {
   EXPECT_EQ(walked(MemorySpan::State::kLive), 5 * kMiB);
   EXPECT_EQ(allocator_->parts_of(block).code(), Errc::kNotSupported);
   EXPECT_EQ(allocator_->export_part(block, 1).code(), Errc::kNotSupported);
-  ASSERT_TRUE(allocator_->retain_pool(kPool).ok());
-  EXPECT_EQ(allocator_->restore_pool(kPool, {}).code(), Errc::kNotSupported);
+  ASSERT_TRUE(allocator_->retain_pool(kFirst).ok());
+  EXPECT_EQ(allocator_->restore_pool(kFirst, {}).code(), Errc::kNotSupported);
   EXPECT_TRUE(allocator_->grant_access(DeviceOrdinal(0)).ok());
   free(block);
   EXPECT_EQ(reserved, Bytes(0));

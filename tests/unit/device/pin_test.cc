@@ -6,8 +6,6 @@
 namespace nofrag {
 namespace {
 
-constexpr PoolKey kPool{1, 1};
-
 class PinTest : public DeviceFixture {
  protected:
   void pin(VirtAddr address) { ASSERT_TRUE(allocator_->pin(address).ok()); }
@@ -223,12 +221,12 @@ TEST_F(PinTest, LoansToOtherPoolsPassBy) {
     allocate(2 * kMiB, kB);
     sim_->complete_all();
     allocate(kMiB, kB);  // learns that the idle memory is done with
-    begin_pool(kPool, kC);
+    begin_pool(kFirst, kC);
     EXPECT_EQ(allocate(8 * kMiB, kC).is_null(), pinned);
     if (pinned) {
       EXPECT_TRUE(untouched(kept + 4 * kMiB, 4 * kMiB));
     }
-    ASSERT_TRUE(allocator_->end_allocate_to_pool(kPool).ok());
+    ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
     allocator_.reset();
     tags_.clear();
   }
@@ -236,20 +234,20 @@ TEST_F(PinTest, LoansToOtherPoolsPassBy) {
 
 TEST_F(PinTest, AReleasedPoolKeepsWhatIsPinned) {
   start(64 * kMiB);
-  begin_pool(kPool, kA);
+  begin_pool(kFirst, kA);
   const VirtAddr block = pinned_and_freed(8 * kMiB);
-  ASSERT_TRUE(allocator_->end_allocate_to_pool(kPool).ok());
-  ASSERT_TRUE(allocator_->release_pool(kPool).ok());
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+  ASSERT_TRUE(allocator_->release_pool(kFirst).ok());
   allocator_->trim();
   EXPECT_EQ(allocator_->stats().pools, 2U);
   EXPECT_EQ(allocator_->stats().reserved, 8 * kMiB);
   EXPECT_TRUE(untouched(block, 8 * kMiB));
   // Its name may be used again meanwhile.
-  begin_pool(kPool, kB);
+  begin_pool(kFirst, kB);
   const VirtAddr next = allocate(4 * kMiB, kB);
   EXPECT_FALSE(next.is_null());
-  ASSERT_TRUE(allocator_->end_allocate_to_pool(kPool).ok());
-  ASSERT_TRUE(allocator_->release_pool(kPool).ok());
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+  ASSERT_TRUE(allocator_->release_pool(kFirst).ok());
   free(next);
   unpin(block);
   sim_->complete_all();

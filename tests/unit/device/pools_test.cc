@@ -6,9 +6,6 @@
 namespace nofrag {
 namespace {
 
-constexpr PoolKey kFirst{1, 1};
-constexpr PoolKey kSecond{1, 2};
-
 class PoolsTest : public DeviceFixture {
  protected:
   void begin_capture(PoolKey pool, StreamId stream) {

@@ -8,9 +8,6 @@
 namespace nofrag {
 namespace {
 
-constexpr PoolKey kFirst{1, 1};
-constexpr PoolKey kSecond{1, 2};
-
 class TroubleTest : public DeviceFixture {};
 
 // ---- streams that go away while their work runs

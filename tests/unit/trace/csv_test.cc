@@ -1,18 +1,11 @@
 #include <gtest/gtest.h>
 
+#include "text_of.h"
 #include "trace/csv_format.h"
 #include "trace/load_trace.h"
 
 namespace nofrag {
 namespace {
-
-// A string literal with all its zero bytes.
-template <std::size_t N>
-std::string bytes_of(const char (&literal)[N]) {
-  return {literal, N - 1};
-}
-
-constexpr const char* kHeaderLine = "time_us,op,id,size,stream\n";
 
 std::optional<TraceError> read(const std::string& text, Trace* trace) {
   return load_trace_from_memory(text, "t.csv", TraceFormat::kAuto, trace);

@@ -4,6 +4,7 @@
 
 #include <nofrag/trace_format.h>
 
+#include "text_of.h"
 #include "trace/csv_format.h"
 #include "trace/load_trace.h"
 #include "trace/packed_codec.h"
@@ -11,14 +12,6 @@
 
 namespace nofrag {
 namespace {
-
-constexpr const char* kHeaderLine = "time_us,op,id,size,stream\n";
-
-// A string literal with all its zero bytes.
-template <std::size_t N>
-std::string bytes_of(const char (&literal)[N]) {
-  return {literal, N - 1};
-}
 
 Trace from_csv(const std::string& text) {
   Trace trace;
