@@ -333,8 +333,10 @@ Status DeviceAllocator::begin_allocate_to_pool(PoolKey pool, StreamFilter filter
   }
   Impl& s = *impl_;
   const Lock lock(s.mutex);
-  // While the pool is filled nothing is asked or recorded: what threads keep could not become its memory.
-  if (!s.filling_pool() && s.empty_caches()) {
+  // While the pool is filled nothing is asked or recorded: what threads keep could not become its memory, nor what
+  // streams have done by now.
+  if (!s.filling_pool()) {
+    s.empty_caches();
     s.settle();
   }
   s.open_pool(pool);
@@ -390,6 +392,10 @@ Status DeviceAllocator::end_allocate_to_pool(PoolKey pool) {
     s.set_caching();
     if (!s.filling_pool()) {
       s.flush_deferred_plain();
+      // What was freed meanwhile: a capture into the same pool can use what is known to be done when it begins.
+      if (s.streams.several()) {
+        s.streams.mark_freed();
+      }
     }
   }
   // What the filter refers to may die after this call: threads still inside it are waited for, but

@@ -18,6 +18,18 @@ constexpr Bytes kWorthWaiting = 16 * kMiB;
 // from where the next step of a job will look for it.
 constexpr double kMoveCost = 2.0;
 
+// A stream may not be asked who it is while it is captured, so its clock is not the one that it has at other times.
+// What it gave up in the pool then, as when it warmed up for the capture, is its own all the same once that is done.
+Block* freed_before_capture(const Pool& pool,
+                            const Streams& streams,
+                            Bytes size,
+                            const StreamClock& clock) {
+  const StreamClock* before =
+      clock.captured && pool.is_private() ? streams.known(clock.stream) : nullptr;
+  Block* free = before != nullptr ? pool.heap.find_free(size, *before) : nullptr;
+  return free != nullptr && free->clock == before && before->done(free->tick) ? free : nullptr;
+}
+
 }  // namespace
 
 // The innermost pool being filled whose filter accepts the stream, else the default pool.
@@ -157,6 +169,9 @@ Block* DeviceAllocator::Impl::hit_after(
     settle();
   }
   Block* hit = emptied || may_settle ? pool.heap.allocate(size, requested, clock) : nullptr;
+  if (Block* free = hit == nullptr ? freed_before_capture(pool, streams, size, clock) : nullptr) {
+    hit = pool.heap.take_front(free, size, requested, clock);
+  }
   if (hit != nullptr) {
     count_rung(Rung::kOwnFree, size);
   }

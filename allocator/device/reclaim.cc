@@ -199,10 +199,8 @@ void DeviceAllocator::Impl::settle() {
   if (!streams.several()) {
     return;
   }
+  streams.mark_freed();
   streams.for_each_active([this](StreamClock& clock) {
-    if (clock.freed_since_marker > Bytes(0)) {
-      streams.mark(clock).ignore();  // refused during a capture: those blocks stay dirty
-    }
     streams.poll(clock);
     if (clock.taken_in != clock.completed) {
       clock.taken_in = clock.completed;

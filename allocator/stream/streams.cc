@@ -219,6 +219,14 @@ void Streams::replace_captured_marker(StreamClock& clock) {
   clock.markers.front() = fresh;
 }
 
+void Streams::mark_freed() {
+  for_each_active([this](StreamClock& clock) {
+    if (clock.freed_since_marker > Bytes(0)) {
+      mark(clock).ignore();  // refused during a capture: what was freed is marked another time
+    }
+  });
+}
+
 void Streams::poll_all() {
   for_each_active([this](StreamClock& clock) { poll(clock); });
 }

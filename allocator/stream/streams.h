@@ -48,6 +48,8 @@ class Streams {
   Status mark(StreamClock& clock);
   // Marks unless a recorded marker covers `tick` already.
   Status mark_up_to(StreamClock& clock, Tick tick);
+  // Marks every stream on which memory was freed since its last marker. Those that are captured are left out.
+  void mark_freed();
   // Asks the driver how far the stream has come.
   void poll(StreamClock& clock);
   void poll_all();

@@ -328,13 +328,21 @@ class Top(unittest.TestCase):
         for process in processes:
             process("alloc 1")
             eventually(lambda: process.pid in top())
-        whole = self.frame(400, 50)
+        sizes = (400, 50), (40, 50), (400, 5), (400, 50)
+
+        def frames():
+            """None while other processes of this user, other tests' perhaps, come and go."""
+            shown = [self.frame(*size) for size in sizes]
+            first, last = ([line.split()[0] for line in shown[i]] for i in (0, -1))
+            return shown[:-1] if first == last and len(shown[1]) == len(first) else None
+
+        shown = eventually(frames)
+        self.assertTrue(shown, "one row each, without wrapping")
+        whole, narrow, low = shown
         self.assertGreaterEqual(len(whole), 5)
         self.assertIn("command", whole[0])
-        narrow = self.frame(40, 50)
         self.assertEqual([len(line) for line in narrow], [40] * len(whole), "one row each, without wrapping")
         self.assertEqual(narrow[0], whole[0][:40])
-        low = self.frame(400, 5)
         self.assertEqual((len(low), low[0]), (4, whole[0]), "the heading stays in sight, and the last row is free")
         self.assertEqual(low[-1], f"... and {len(whole) - 3} more")
         for process in processes:

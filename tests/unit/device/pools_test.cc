@@ -233,6 +233,51 @@ TEST_F(PoolsTest, AWindowInAPoolDoesNotCrossStreams) {
 }
 
 // Everything that can be called while a stream is captured is: the capture stays valid.
+// PyTorch's graph trees run a function in its pool first, on the stream that they capture then.
+TEST_F(PoolsTest, ACaptureTakesWhatItsStreamWarmedUpWith) {
+  start(256 * kMiB);
+  free(allocate(kMiB, kB));
+  begin_pool(kFirst, kA);
+  const VirtAddr warm = allocate(40 * kMiB, kA);
+  free(warm);
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+  allocator_->trim();
+  sim_->complete_all();
+  const Bytes reserved = allocator_->stats().reserved;
+  begin_capture(kFirst, kA);
+  EXPECT_EQ(allocator_->allocate(40 * kMiB, kA).value(), warm);
+  EXPECT_EQ(allocator_->stats().reserved, reserved);
+  ASSERT_TRUE(allocator_->free(warm).ok());
+  end_capture(kFirst, kA);
+}
+
+TEST_F(PoolsTest, ACaptureTakesNothingThatItsStreamMayStillUse) {
+  start(256 * kMiB);
+  free(allocate(kMiB, kB));
+  begin_pool(kFirst, kA);
+  const VirtAddr warm = allocate(40 * kMiB, kA);
+  free(warm);
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+  sim_->complete_stream(kB);
+  // The graph can be launched, on any stream, while that work still runs.
+  begin_capture(kFirst, kA);
+  EXPECT_NE(allocator_->allocate(40 * kMiB, kA).value(), warm);
+  end_capture(kFirst, kA);
+}
+
+TEST_F(PoolsTest, ACaptureTakesNothingOfAnotherStreams) {
+  start(256 * kMiB);
+  begin_pool(kFirst, kB);
+  const VirtAddr warm = allocate(40 * kMiB, kB);
+  free(warm);
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+  allocator_->trim();
+  sim_->complete_all();
+  begin_capture(kFirst, kA);
+  EXPECT_NE(allocator_->allocate(40 * kMiB, kA).value(), warm);
+  end_capture(kFirst, kA);
+}
+
 TEST_F(PoolsTest, NothingBreaksACapture) {
   start(32 * kMiB);
   const VirtAddr a = allocate(8 * kMiB, kA);
