@@ -19,15 +19,18 @@ constexpr Bytes kWorthWaiting = 16 * kMiB;
 constexpr double kMoveCost = 2.0;
 
 // A stream may not be asked who it is while it is captured, so its clock is not the one that it has at other times.
-// What it gave up in the pool then, as when it warmed up for the capture, is its own all the same once that is done.
-Block* freed_before_capture(const Pool& pool,
+// What it gave up in the pool then is its own all the same: to a capture, what it warmed up with, once that is done
+// (the graph can be launched on any stream); to what comes after a capture, what the graph has for its own use (frameworks
+// run nothing else in a pool while its graphs run).
+Block* freed_around_capture(const Pool& pool,
                             const Streams& streams,
                             Bytes size,
                             const StreamClock& clock) {
-  const StreamClock* before =
-      clock.captured && pool.is_private() ? streams.known(clock.stream) : nullptr;
-  Block* free = before != nullptr ? pool.heap.find_free(size, *before) : nullptr;
-  return free != nullptr && free->clock == before && before->done(free->tick) ? free : nullptr;
+  const StreamClock* other = pool.is_private() ? streams.around_capture(clock) : nullptr;
+  Block* free = other != nullptr ? pool.heap.find_free(size, *other) : nullptr;
+  const bool usable =
+      free != nullptr && free->clock == other && (other->captured || other->done(free->tick));
+  return usable ? free : nullptr;
 }
 
 }  // namespace
@@ -169,7 +172,7 @@ Block* DeviceAllocator::Impl::hit_after(
     settle();
   }
   Block* hit = emptied || may_settle ? pool.heap.allocate(size, requested, clock) : nullptr;
-  if (Block* free = hit == nullptr ? freed_before_capture(pool, streams, size, clock) : nullptr) {
+  if (Block* free = hit == nullptr ? freed_around_capture(pool, streams, size, clock) : nullptr) {
     hit = pool.heap.take_front(free, size, requested, clock);
   }
   if (hit != nullptr) {

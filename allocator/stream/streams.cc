@@ -97,6 +97,11 @@ StreamClock* Streams::known(StreamId stream) const {
   return found == by_key_.end() ? nullptr : found->second;
 }
 
+StreamClock* Streams::around_capture(const StreamClock& clock) const {
+  const auto found = by_key_.find(Key{clock.stream.value(), clock.owner_thread, !clock.captured});
+  return found == by_key_.end() ? nullptr : found->second;
+}
+
 // The stream that had the handle is gone: what it did while it could not be asked who it was is not the
 // next one's.
 void Streams::forget_captured(StreamId stream, std::uint64_t owner_thread) {

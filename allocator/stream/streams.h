@@ -48,6 +48,9 @@ class Streams {
   Status mark(StreamClock& clock);
   // Marks unless a recorded marker covers `tick` already.
   Status mark_up_to(StreamClock& clock, Tick tick);
+  // The clock that the stream of this handle has while it is captured, if `clock` is the one it has at other times, and
+  // the other way round; nullptr if there is none.
+  [[nodiscard]] StreamClock* around_capture(const StreamClock& clock) const;
   // Marks every stream on which memory was freed since its last marker. Those that are captured are left out.
   void mark_freed();
   // Asks the driver how far the stream has come.

@@ -89,14 +89,14 @@ def record_stream_keeps_a_block_from_reuse(torch, nofrag):
             source.record_stream(side)
         del source
         # On the stream that owned the block, which does not wait for the side stream.
-        others = [torch.full((elements,), 2.0, device="cuda") for _ in range(3)]
+        others = [torch.full((elements,), 2.0, device="cuda") for _ in range(12)]
         reused = any(other.data_ptr() == address for other in others)
         torch.cuda.synchronize()
         if recorded:
             assert not reused, "the block was handed out while the side stream still read it"
             assert bool((copy == 1).all())
         else:
-            # The counter-proof: without the record the block is reused at once.
+            # The counter-proof: without the record the block is reused, by the first or a later one.
             assert reused, "this check cannot fail: the block was not reused even unrecorded"
         del copy, others
 

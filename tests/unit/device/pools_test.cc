@@ -251,6 +251,25 @@ TEST_F(PoolsTest, ACaptureTakesWhatItsStreamWarmedUpWith) {
   end_capture(kFirst, kA);
 }
 
+TEST_F(PoolsTest, WarmingUpAfterACaptureTakesWhatTheGraphHasForItself) {
+  start(256 * kMiB);
+  free(allocate(kMiB, kA));  // else nobody knows whose capture it was
+  begin_capture(kFirst, kA);
+  const VirtAddr captured = allocator_->allocate(40 * kMiB, kA).value();
+  ASSERT_TRUE(allocator_->free(captured).ok());
+  end_capture(kFirst, kA);
+  const Bytes reserved = allocator_->stats().reserved;
+  begin_pool(kFirst, kA);
+  begin_pool(kFirst, kB);
+  EXPECT_NE(allocate(16 * kMiB, kB), captured) << "another stream's";
+  EXPECT_EQ(allocate(40 * kMiB, kA), captured);
+  EXPECT_EQ(allocator_->stats().reserved, reserved + 16 * kMiB);
+  EXPECT_NE(pool_of(allocate(kMiB, kA)), PoolKey{});
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+  EXPECT_EQ(pool_of(allocate(kMiB, kA)), PoolKey{});
+}
+
 TEST_F(PoolsTest, ACaptureTakesNothingThatItsStreamMayStillUse) {
   start(256 * kMiB);
   free(allocate(kMiB, kB));
