@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <new>
+#include <sstream>
 
 #include <fmt/format.h>
 
@@ -411,7 +412,9 @@ ExitCode run_or_throw(int argc, const char* const* argv) {
     throw UsageError(usage_message(line.app, error));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {
-      line.app.exit(error);  // --help and --version
+      std::ostringstream text;  // --help and --version
+      line.app.exit(error, text, text);
+      write_output("-", text.str());
       return ExitCode::kOk;
     }
     throw UsageError(usage_message(line.app, error));

@@ -86,6 +86,8 @@ class Streams(unittest.TestCase):
         full = self.run_program("report good.csv --quiet -o /dev/full")
         self.assertEqual((full.returncode, full.stderr.count(b"\n")), (1, 1), full.stderr)
         self.assertEqual(self.run_program("report good.csv --quiet -o -", ">/dev/full").returncode, 1)
+        self.assertEqual(self.run_program("--help", ">/dev/full").returncode, 1)
+        self.assertEqual(self.run_program("replay --help", ">/dev/full").returncode, 1)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,8 @@ TEST(Capacity, RefusesEverythingElse) {
                            "0",
                            "abc",
                            "1.02xx",
+                           "24",
+                           "1048575",
                            "99999999999GiB"}) {
     EXPECT_THROW(Capacity::parse(text), UsageError) << text;
   }
