@@ -13,6 +13,7 @@
 #include "device/tuning.h"
 #include "driver/real/real_driver.h"
 #include "driver/simulated/device_spec.h"
+#include "runtime/implied_options.h"
 
 namespace nofrag {
 namespace {
@@ -94,7 +95,9 @@ DeviceFinding examine(Driver& driver,
   const DeviceInfo& found = finding.info;
   const Tuning tuning = tuning_of(options, found.granularity);
   if (options.backend == Backend::kPlain) {
-    finding.would_use = "plain driver allocations, because backend:plain says so";
+    finding.would_use = options.nvtx == NvtxMode::kMemory
+                            ? "plain driver allocations, because nvtx:memory brings them"
+                            : "plain driver allocations, because backend:plain says so";
   } else if (found.virtual_memory) {
     finding.would_use = fmt::format(
         "virtual memory in handles of {} to {} (in units of {}); RDMA capable: {}; shareable: {}",
@@ -153,7 +156,8 @@ Findings examine_one(const DeviceTarget& target, const Options& options) {
   return findings;
 }
 
-Findings examine(const std::optional<std::string>& device, const GivenOptions& given) {
+Findings examine(const std::optional<std::string>& device, GivenOptions given) {
+  add_implied(&given.options);
   // `driver:cuda` means all of its devices here, as it does in a process that uses nofrag.
   if (!device && given.options.driver == Options{}.driver) {
     return examine_cuda(given.options);

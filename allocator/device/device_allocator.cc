@@ -393,9 +393,7 @@ Status DeviceAllocator::end_allocate_to_pool(PoolKey pool) {
     if (!s.filling_pool()) {
       s.flush_deferred_plain();
       // What was freed meanwhile: a capture into the same pool can use what is known to be done when it begins.
-      if (s.streams.several()) {
-        s.streams.mark_freed();
-      }
+      s.streams.mark_freed();
     }
   }
   // What the filter refers to may die after this call: threads still inside it are waited for, but

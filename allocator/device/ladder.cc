@@ -20,16 +20,14 @@ constexpr double kMoveCost = 2.0;
 
 // A stream may not be asked who it is while it is captured, so its clock is not the one that it has at other times.
 // What it gave up in the pool then is its own all the same: to a capture, what it warmed up with, once that is done
-// (the graph can be launched on any stream); to what comes after a capture, what the graph has for its own use (frameworks
-// run nothing else in a pool while its graphs run).
-Block* freed_around_capture(const Pool& pool,
-                            const Streams& streams,
-                            Bytes size,
-                            const StreamClock& clock) {
+// (the graph can be launched on any stream); to what the pool is `filled` with after a capture, what the graph has for
+// its own use (who fills a pool keeps its graphs from running meanwhile: nofrag.h).
+Block* freed_around_capture(
+    const Pool& pool, bool filled, const Streams& streams, Bytes size, const StreamClock& clock) {
   const StreamClock* other = pool.is_private() ? streams.around_capture(clock) : nullptr;
   Block* free = other != nullptr ? pool.heap.find_free(size, *other) : nullptr;
-  const bool usable =
-      free != nullptr && free->clock == other && (other->captured || other->done(free->tick));
+  const bool usable = free != nullptr && free->clock == other &&
+                      (other->captured ? filled : other->done(free->tick));
   return usable ? free : nullptr;
 }
 
@@ -172,7 +170,10 @@ Block* DeviceAllocator::Impl::hit_after(
     settle();
   }
   Block* hit = emptied || may_settle ? pool.heap.allocate(size, requested, clock) : nullptr;
-  if (Block* free = hit == nullptr ? freed_around_capture(pool, streams, size, clock) : nullptr) {
+  const bool filled = std::any_of(
+      routes.begin(), routes.end(), [&pool](const auto& route) { return route->pool == pool.key; });
+  if (Block* free =
+          hit == nullptr ? freed_around_capture(pool, filled, streams, size, clock) : nullptr) {
     hit = pool.heap.take_front(free, size, requested, clock);
   }
   if (hit != nullptr) {

@@ -51,8 +51,8 @@ struct HeapContext {
 
 class RangeHeap {
  public:
-  // Private heaps (graph and framework pools) never pass memory from stream to stream: a captured
-  // graph may replay its work at any time, so no marker can tell when it is done.
+  // Private heaps (graph and framework pools) never pass memory from stream to stream: a captured graph may
+  // replay its work at any time, so no marker can tell when it is done. (Around a capture: ladder.cc.)
   enum class Sharing : unsigned char { kShared, kPrivate };
   // Which free blocks a placement may use: own and clean ones, any (the caller must then make the
   // stream wait for the others), or none: addresses with nothing mapped.

@@ -10,6 +10,7 @@
 
 #include "config/parser.h"
 #include "runtime/environment.h"
+#include "runtime/implied_options.h"
 #include "runtime/last_error.h"
 #include "runtime/log.h"
 #include "runtime/observe/passed_on.h"
@@ -17,9 +18,6 @@
 
 namespace nofrag {
 namespace {
-
-// Blocks that lie side by side leave no room in which a tool could notice that one is overrun.
-constexpr Bytes kNvtxGuard{512};
 
 // What one source of options had to say.
 struct ReadOptions {
@@ -191,6 +189,12 @@ Status Process::read_options(const char* conf, Options* options) {
     options->shareable_handles = ShareableHandles::kFd;
   }
   set_log_level(options->log);
+  if (add_implied(options)) {
+    log_line(LogLevel::kWarning,
+             "nvtx:memory takes each block from the driver by itself (backend:plain), because "
+             "compute-sanitizer checks "
+             "no other; backend:vmm keeps nofrag's own layout");
+  }
   report_problems(from_conf.problems);
   report_problems(from_own.problems);
   const bool environment_bad = !from_conf.problems.empty() || !from_own.problems.empty();
@@ -242,13 +246,6 @@ Status Process::start_locked(const char* conf) {
     start_error_ = error;
     start_problem_ = problem;
     return set_last_error(error, "%s", problem.c_str());
-  }
-  if (options.nvtx == NvtxMode::kMemory) {
-    options.guard = std::max(options.guard, kNvtxGuard);
-    // compute-sanitizer takes whole plain allocations of the driver for heaps, and nothing else.
-    if (options.backend == Backend::kAuto) {
-      options.backend = Backend::kPlain;
-    }
   }
   options_ = std::move(options);
   driver_ = std::move(driver);

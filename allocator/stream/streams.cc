@@ -225,6 +225,9 @@ void Streams::replace_captured_marker(StreamClock& clock) {
 }
 
 void Streams::mark_freed() {
+  if (!several()) {
+    return;
+  }
   for_each_active([this](StreamClock& clock) {
     if (clock.freed_since_marker > Bytes(0)) {
       mark(clock).ignore();  // refused during a capture: what was freed is marked another time

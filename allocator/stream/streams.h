@@ -51,7 +51,7 @@ class Streams {
   // The clock that the stream of this handle has while it is captured, if `clock` is the one it has at other times, and
   // the other way round; nullptr if there is none.
   [[nodiscard]] StreamClock* around_capture(const StreamClock& clock) const;
-  // Marks every stream on which memory was freed since its last marker. Those that are captured are left out.
+  // Several streams: marks each on which memory was freed since its last marker. Those that are captured are left out.
   void mark_freed();
   // Asks the driver how far the stream has come.
   void poll(StreamClock& clock);

@@ -191,7 +191,9 @@ typedef int (*nofrag_stream_filter)(void* stream, void* user);
 /* From begin to end, allocations on `device` whose stream passes `filter` (NULL: every stream) go to
  * `pool`, which is made if it is new and used once more. Begins nest; the latest is asked first.
  * `user` must stay valid until the end. NOFRAG_INVALID_ARGUMENT for pool {0, 0} and for an end
- * without a begin. */
+ * without a begin. As with PyTorch's pools, memory that graphs of the pool have for their own use may serve
+ * what a stream that was captured into it allocates between begin and end: launch none of them from the begin
+ * until what was allocated so is no longer in use. */
 NOFRAG_API nofrag_status nofrag_pool_begin(int device,
                                            nofrag_pool pool,
                                            nofrag_stream_filter filter,

@@ -14,6 +14,7 @@
 #include "config/human_bytes.h"
 #include "config/parser.h"
 #include "runtime/environment.h"
+#include "runtime/implied_options.h"
 #include "runtime/observe/metrics_server.h"
 #include "runtime/tracing.h"
 
@@ -116,6 +117,7 @@ std::string configuration(const RunArguments& arguments) {
       static_cast<void>(DeviceTarget::of_driver(options.driver, source));
     }
   }
+  add_implied(&options);
   check_limit(limit_source, options);
   const auto append = [&conf](const std::string& more) {
     conf += conf.empty() || more.empty() ? more : "," + more;

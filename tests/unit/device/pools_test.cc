@@ -232,7 +232,6 @@ TEST_F(PoolsTest, AWindowInAPoolDoesNotCrossStreams) {
   sim_->set_memory_of_others(kDevice, Bytes(0));
 }
 
-// Everything that can be called while a stream is captured is: the capture stays valid.
 // PyTorch's graph trees run a function in its pool first, on the stream that they capture then.
 TEST_F(PoolsTest, ACaptureTakesWhatItsStreamWarmedUpWith) {
   start(256 * kMiB);
@@ -284,8 +283,42 @@ TEST_F(PoolsTest, ACaptureTakesNothingThatItsStreamMayStillUse) {
   end_capture(kFirst, kA);
 }
 
+// Nobody keeps the graph from running while single blocks are asked of its pool.
+TEST_F(PoolsTest, WhatAGraphHasForItselfServesOnlyWhoFillsThePool) {
+  start(256 * kMiB);
+  free(allocate(kMiB, kA));
+  begin_capture(kFirst, kA);
+  const VirtAddr captured = allocator_->allocate(40 * kMiB, kA).value();
+  ASSERT_TRUE(allocator_->free(captured).ok());
+  end_capture(kFirst, kA);
+  ASSERT_TRUE(sim_->write(kC, captured, 40 * kMiB, 99).ok());  // the graph runs
+  const VirtAddr other = allocator_->allocate_in_pool(40 * kMiB, kA, kFirst).value();
+  ASSERT_TRUE(sim_->write(kA, other, 40 * kMiB, 7).ok());
+  EXPECT_NE(other, captured);
+  begin_pool(kSecond, kA);
+  EXPECT_NE(allocator_->allocate_in_pool(20 * kMiB, kA, kFirst).value(), captured)
+      << "another pool";
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kSecond).ok());
+  EXPECT_EQ(sim_->violation_count(), 0U);
+}
+
+TEST_F(PoolsTest, ANewStreamOfTheHandleGetsNothingOfTheOldOnesCapture) {
+  start(256 * kMiB);
+  free(allocate(kMiB, kA));
+  begin_capture(kFirst, kA);
+  const VirtAddr captured = allocator_->allocate(40 * kMiB, kA).value();
+  ASSERT_TRUE(allocator_->free(captured).ok());
+  end_capture(kFirst, kA);
+  sim_->complete_all();
+  sim_->destroy_stream(kA);
+  begin_pool(kFirst, kA);
+  EXPECT_NE(allocate(40 * kMiB, kA), captured);
+  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+}
+
 TEST_F(PoolsTest, ACaptureTakesNothingOfAnotherStreams) {
   start(256 * kMiB);
+  free(allocate(kMiB, kA));
   begin_pool(kFirst, kB);
   const VirtAddr warm = allocate(40 * kMiB, kB);
   free(warm);
@@ -297,6 +330,7 @@ TEST_F(PoolsTest, ACaptureTakesNothingOfAnotherStreams) {
   end_capture(kFirst, kA);
 }
 
+// Everything that can be called while a stream is captured is: the capture stays valid.
 TEST_F(PoolsTest, NothingBreaksACapture) {
   start(32 * kMiB);
   const VirtAddr a = allocate(8 * kMiB, kA);
