@@ -200,8 +200,9 @@ void DeviceAllocator::Impl::note_failure(Bytes requested, StreamId stream, Error
   // For recordings: which limit of ours refused it, and how many whole MiB the driver still had, plus 1.
   constexpr std::uint64_t kMostMib = UINT32_MAX - 1;
   const std::uint64_t free_mib = std::min(last_report.driver_free / kMiB, kMostMib);
+  const std::uint64_t limit = std::max<std::uint64_t>(physical.limit().count(), 1);
   emit(EventKind::kOutOfMemory,
-       VirtAddr(last_report.limit_reached ? physical.limit().count() : 0),
+       VirtAddr(last_report.limit_reached ? limit : 0),
        requested,
        stream,
        memory.ok() ? static_cast<std::uint32_t>(free_mib + 1) : 0);

@@ -197,8 +197,10 @@ std::string more_than_the_limit(const Failure& f, const Diagnosis& d) {
   if (!f.reserved() || d.short_by.is_zero()) {
     return {};
   }
-  return "; at least " + human_bytes(d.short_by) + " more would have been needed: a limit of " +
-         human_bytes(round_up(*f.limit + d.short_by, kGranule)) + " or more";
+  // A limit that was lowered below what is held allows nothing until it is above that again.
+  const Bytes more = d.short_by + minus(*f.reserved(), *f.limit);
+  return "; at least " + human_bytes(more) + " more would have been needed: a limit of " +
+         human_bytes(round_up(*f.limit + more, kGranule)) + " or more";
 }
 
 void say_limit(const Failure& f, Diagnosis* d) {

@@ -67,13 +67,9 @@ void PhysicalMemory::release_spares() {
   }
 }
 
-Status PhysicalMemory::charge(Bytes size) {
-  if (!fits_limit(size)) {
-    return Errc::kLimit;
-  }
+void PhysicalMemory::charge(Bytes size) {
   reserved_ += size;
   peak_reserved_ = std::max(peak_reserved_, reserved_);
-  return {};
 }
 
 void PhysicalMemory::uncharge(Bytes size) {

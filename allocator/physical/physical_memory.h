@@ -35,8 +35,9 @@ class PhysicalMemory {
   // Offers refused handles to the driver once more; what it still refuses stays spare.
   void release_spares();
 
-  // Plain driver allocations count against the same limit. pre: `size` was charged before.
-  Status charge(Bytes size);
+  // Plain driver allocations count against the same limit, once they are made. pre: fits_limit(size); `size` was
+  // charged before.
+  void charge(Bytes size);
   void uncharge(Bytes size);
 
   void set_limit(Bytes limit) { limit_ = limit; }

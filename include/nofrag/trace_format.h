@@ -138,7 +138,7 @@ enum nofrag_trace_record_kind {
   NOFRAG_TRACE_RECORD_RUNG =
       9, /* a rung of the out-of-memory ladder served: size, detail = number */
   NOFRAG_TRACE_RECORD_OUT_OF_MEMORY =
-      10, /* a request failed: size, stream; address = the process's own limit where that refused it;
+      10, /* a request failed: size, stream; address = the process's own limit (1 for 0) where that refused it;
              detail = whole MiB that the driver had free, plus 1 (0: not known) */
   NOFRAG_TRACE_RECORD_COMPOSE = 11,    /* free memory was mapped once more: address, size, detail =
                                              physical allocations in it */

@@ -92,6 +92,13 @@ TEST(Classify, ALimitThatTheCardCouldHaveServedIsTheCause) {
   EXPECT_NE(d.evidence.front().find("limit:4GiB in NOFRAG_CONF"), std::string::npos);
   EXPECT_NE(d.evidence.front().find("952.00 MiB more"), std::string::npos) << d.evidence.front();
   EXPECT_NE(d.advice.front().find("raise the limit"), std::string::npos);
+  // Lowered below what is held (3,100 MiB): it allows nothing until it is above that again.
+  Failure lowered = f;
+  lowered.limit = 1024 * kMiB;
+  lowered.cached = Bytes(0);
+  const Diagnosis below = classify(lowered);
+  EXPECT_NE(below.evidence.front().find("a limit of 4.93 GiB or more"), std::string::npos)
+      << below.evidence.front();
   // In pieces under the limit: more of it is not what was needed.
   f.cached = 1096 * kMiB;
   f.requested = 1000 * kMiB;

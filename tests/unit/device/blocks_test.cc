@@ -150,6 +150,9 @@ TEST_F(BlocksTest, PlainBackendIsOneDriverAllocationABlock) {
   free(a);
   EXPECT_EQ(recorder_->take(), (Calls{"free"}));
   EXPECT_FALSE(allocate(4 * kMiB).is_null());
+  allocator_->set_limit(kNoLimit);
+  EXPECT_EQ(allocator_->allocate(kGiB, kA).code(), Errc::kOutOfMemory);
+  EXPECT_EQ(allocator_->stats().peak_reserved, 4 * kMiB) << "what was refused was never held";
 }
 
 TEST_F(BlocksTest, PlainBackendTriesARefusedFreeAgain) {

@@ -66,8 +66,9 @@ TEST_F(PhysicalMemoryTest, KnowsWhatOthersHoldAsOfTheLastLook) {
 
 TEST_F(PhysicalMemoryTest, PlainAllocationsShareTheLimit) {
   memory_.set_limit(4 * kMiB);
-  EXPECT_TRUE(memory_.charge(3 * kMiB).ok());
-  EXPECT_EQ(memory_.charge(2 * kMiB).code(), Errc::kLimit);
+  EXPECT_TRUE(memory_.fits_limit(3 * kMiB));
+  memory_.charge(3 * kMiB);
+  EXPECT_FALSE(memory_.fits_limit(2 * kMiB));
   EXPECT_EQ(memory_.create(2 * kMiB).code(), Errc::kLimit);
   memory_.uncharge(3 * kMiB);
   EXPECT_EQ(memory_.reserved(), Bytes(0));
