@@ -12,6 +12,21 @@ class PoolsTest : public DeviceFixture {
     begin_pool(pool, stream);
     sim_->begin_capture(stream);
   }
+  // A block of the first pool that the stream gave up, eagerly or in a capture.
+  VirtAddr freed_in_pool(StreamId stream, Bytes size) {
+    begin_pool(kFirst, stream);
+    const VirtAddr block = allocate(size, stream);
+    free(block);
+    EXPECT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+    return block;
+  }
+  VirtAddr freed_in_capture(StreamId stream, Bytes size) {
+    begin_capture(kFirst, stream);
+    const VirtAddr block = allocator_->allocate(size, stream).value();
+    EXPECT_TRUE(allocator_->free(block).ok());
+    end_capture(kFirst, stream);
+    return block;
+  }
   void end_capture(PoolKey pool, StreamId stream) {
     EXPECT_TRUE(sim_->end_capture(stream)) << "the capture was invalidated";
     EXPECT_TRUE(allocator_->end_allocate_to_pool(pool).ok());
@@ -236,10 +251,7 @@ TEST_F(PoolsTest, AWindowInAPoolDoesNotCrossStreams) {
 TEST_F(PoolsTest, ACaptureTakesWhatItsStreamWarmedUpWith) {
   start(256 * kMiB);
   free(allocate(kMiB, kB));
-  begin_pool(kFirst, kA);
-  const VirtAddr warm = allocate(40 * kMiB, kA);
-  free(warm);
-  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+  const VirtAddr warm = freed_in_pool(kA, 40 * kMiB);
   allocator_->trim();
   sim_->complete_all();
   const Bytes reserved = allocator_->stats().reserved;
@@ -253,10 +265,7 @@ TEST_F(PoolsTest, ACaptureTakesWhatItsStreamWarmedUpWith) {
 TEST_F(PoolsTest, WarmingUpAfterACaptureTakesWhatTheGraphHasForItself) {
   start(256 * kMiB);
   free(allocate(kMiB, kA));  // else nobody knows whose capture it was
-  begin_capture(kFirst, kA);
-  const VirtAddr captured = allocator_->allocate(40 * kMiB, kA).value();
-  ASSERT_TRUE(allocator_->free(captured).ok());
-  end_capture(kFirst, kA);
+  const VirtAddr captured = freed_in_capture(kA, 40 * kMiB);
   const Bytes reserved = allocator_->stats().reserved;
   begin_pool(kFirst, kA);
   begin_pool(kFirst, kB);
@@ -272,10 +281,7 @@ TEST_F(PoolsTest, WarmingUpAfterACaptureTakesWhatTheGraphHasForItself) {
 TEST_F(PoolsTest, ACaptureTakesNothingThatItsStreamMayStillUse) {
   start(256 * kMiB);
   free(allocate(kMiB, kB));
-  begin_pool(kFirst, kA);
-  const VirtAddr warm = allocate(40 * kMiB, kA);
-  free(warm);
-  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+  const VirtAddr warm = freed_in_pool(kA, 40 * kMiB);
   sim_->complete_stream(kB);
   // The graph can be launched, on any stream, while that work still runs.
   begin_capture(kFirst, kA);
@@ -287,10 +293,7 @@ TEST_F(PoolsTest, ACaptureTakesNothingThatItsStreamMayStillUse) {
 TEST_F(PoolsTest, WhatAGraphHasForItselfServesOnlyWhoFillsThePool) {
   start(256 * kMiB);
   free(allocate(kMiB, kA));
-  begin_capture(kFirst, kA);
-  const VirtAddr captured = allocator_->allocate(40 * kMiB, kA).value();
-  ASSERT_TRUE(allocator_->free(captured).ok());
-  end_capture(kFirst, kA);
+  const VirtAddr captured = freed_in_capture(kA, 40 * kMiB);
   ASSERT_TRUE(sim_->write(kC, captured, 40 * kMiB, 99).ok());  // the graph runs
   const VirtAddr other = allocator_->allocate_in_pool(40 * kMiB, kA, kFirst).value();
   ASSERT_TRUE(sim_->write(kA, other, 40 * kMiB, 7).ok());
@@ -305,10 +308,7 @@ TEST_F(PoolsTest, WhatAGraphHasForItselfServesOnlyWhoFillsThePool) {
 TEST_F(PoolsTest, ANewStreamOfTheHandleGetsNothingOfTheOldOnesCapture) {
   start(256 * kMiB);
   free(allocate(kMiB, kA));
-  begin_capture(kFirst, kA);
-  const VirtAddr captured = allocator_->allocate(40 * kMiB, kA).value();
-  ASSERT_TRUE(allocator_->free(captured).ok());
-  end_capture(kFirst, kA);
+  const VirtAddr captured = freed_in_capture(kA, 40 * kMiB);
   sim_->complete_all();
   sim_->destroy_stream(kA);
   begin_pool(kFirst, kA);
@@ -319,10 +319,7 @@ TEST_F(PoolsTest, ANewStreamOfTheHandleGetsNothingOfTheOldOnesCapture) {
 TEST_F(PoolsTest, ACaptureTakesNothingOfAnotherStreams) {
   start(256 * kMiB);
   free(allocate(kMiB, kA));
-  begin_pool(kFirst, kB);
-  const VirtAddr warm = allocate(40 * kMiB, kB);
-  free(warm);
-  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
+  const VirtAddr warm = freed_in_pool(kB, 40 * kMiB);
   allocator_->trim();
   sim_->complete_all();
   begin_capture(kFirst, kA);
