@@ -42,6 +42,13 @@ void kv_cache_growth(Advice* out) {
 }
 
 void fragmentation(const Failure& f, Advice* out) {
+  if (f.source == "nofrag") {
+    // Mapped memory never is the cause: this is the plain backend.
+    out->emplace_back(
+        "let nofrag map memory (backend:auto, without nvtx:memory): plain driver allocations "
+        "cannot be joined");
+    return;
+  }
   out->emplace_back(
       "run the job on nofrag, which joins free pieces wherever they lie (docs/pytorch.md)");
   if (f.source == "PyTorch" && !f.expandable_segments) {

@@ -56,6 +56,15 @@ TEST(Classify, RemappingAllocatorsDoNotFragment) {
   }
 }
 
+TEST(Classify, OnPlainAllocationsTheAdviceIsToMap) {
+  Failure f = failure(2048, 20000, 3000, 100);
+  f.source = "nofrag";
+  const Diagnosis d = classify(f);
+  EXPECT_EQ(d.cause, Cause::kFragmentation);
+  ASSERT_EQ(d.advice.size(), 1U);
+  EXPECT_NE(d.advice.front().find("let nofrag map memory"), std::string::npos);
+}
+
 TEST(Classify, OthersOnlyIfTheyHaveWhatIsMissing) {
   Failure f = failure(2048, 4000, 100, 100);
   f.others = 18 * kGiB;
