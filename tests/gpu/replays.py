@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRACES = ["gpt_varlen", "lora_ckpt", "llm_serve", "multistream8"]
@@ -104,6 +105,14 @@ def sanitizer(runner):
                                 "wrong_words": result["wrong_words"], "bytes_verified": result["bytes_verified"]})
 
 
+def card_memory():
+    """--capacity with the card's memory, by which a replay is laid out; nothing if it is not known."""
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    asked = subprocess.run(query, capture_output=True, text=True) if shutil.which("nvidia-smi") else None
+    lines = asked.stdout.split() if asked is not None and asked.returncode == 0 else []
+    return ["--capacity", f"{lines[0]}MiB"] if lines else []
+
+
 def replayed(runner, label, name, device, *options):
     # What the work of streams that run nothing has to wait for: nothing.
     lag = ["--stream-lag", "0"] if device.startswith("sim:") else []
@@ -129,7 +138,7 @@ def replay_model(runner):
                     return
                 continue
             real = sorted(reals, key=lambda one: one["driver_us"])[CARD_RUNS // 2]
-            model = replayed(runner, f"{run}-sim", name, "sim:h100-80g", *limit)
+            model = replayed(runner, f"{run}-sim", name, "sim:h100-80g", *(limit or card_memory()))
             if isinstance(model, str):
                 continue
             keys = ("peak_reserved_bytes", "reserved_over_live", "driver_us", "driver_us_quarters", "driver_us_by_call")
