@@ -113,7 +113,7 @@ class DeviceAllocator::Impl : public Telling {
   bool composing_pays(Fill& fill, const Placement& found, Composition* plan);
   Result<Block*> take(Fill& fill, const Placement& placement, Bytes requested);
   Result<Block*> last_resort(Pool& pool, Bytes size, Bytes requested, StreamClock& clock);
-  Result<Block*> allocate_plain(Pool& pool, Bytes size, Bytes requested, StreamClock& clock);
+  Result<Block*> allocate_plain(Bytes size, Bytes requested, StreamClock& clock);
   Result<VirtAddr> take_plain(Bytes size);
   void tell_plain(const Block& block, bool made) const;
   Block* take_lent(const Pool& asked, Bytes requested, StreamClock& clock);

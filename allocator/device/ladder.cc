@@ -17,8 +17,6 @@ constexpr Bytes kWorthWaiting = 16 * kMiB;
 // What moving a handle counts against mapping it at one more address: it unmaps too, and takes memory
 // from where the next step of a job will look for it.
 constexpr double kMoveCost = 2.0;
-// Plain backend: a kept block may be larger than the request by this part of it.
-constexpr std::uint64_t kLargerShare = 8;
 
 // A stream may not be asked who it is while it is captured, so its clock is not the one that it has at other times.
 // What it gave up in the pool then is its own all the same: to a capture, what it warmed up with, once that is done
@@ -31,24 +29,6 @@ Block* freed_around_capture(
   const bool usable = free != nullptr && free->clock == other &&
                       (other->captured ? filled : other->done(free->tick));
   return usable ? free : nullptr;
-}
-
-// Plain backend: the smallest block that the stream gave up in a pool in use, unless it is far too large.
-Block* take_kept_plain(Pool& pool, Bytes size, const StreamClock& clock) {
-  const Bytes most = size + Bytes(size.count() / kLargerShare);
-  auto best = pool.kept.end();
-  for (auto it = pool.kept.begin(); it != pool.kept.end(); ++it) {
-    const bool fits = (*it)->clock == &clock && (*it)->size >= size && (*it)->size <= most;
-    if (fits && (best == pool.kept.end() || (*it)->size < (*best)->size)) {
-      best = it;
-    }
-  }
-  if (best == pool.kept.end()) {
-    return nullptr;
-  }
-  Block* block = *best;
-  pool.kept.erase(best);
-  return block;
 }
 
 }  // namespace
@@ -98,7 +78,7 @@ bool DeviceAllocator::Impl::hopeless(Bytes size, Bytes more) const {
 Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamClock& clock) {
   const Bytes size = round_up(requested + options.guard, kBlockUnit);
   if (!virtual_memory) {
-    return allocate_plain(pool, size, requested, clock);
+    return allocate_plain(size, requested, clock);
   }
   const bool keepable = size <= KeptBlocks::kLargestBinned && !pool.is_private() && caching.serve();
   if (keepable || size > KeptBlocks::kLargestBinned) {
@@ -383,37 +363,30 @@ Result<VirtAddr> DeviceAllocator::Impl::take_plain(Bytes size) {
   return address;
 }
 
-Result<Block*> DeviceAllocator::Impl::allocate_plain(Pool& pool,
-                                                     Bytes size,
+Result<Block*> DeviceAllocator::Impl::allocate_plain(Bytes size,
                                                      Bytes requested,
                                                      StreamClock& clock) {
-  Block* block = take_kept_plain(pool, size, clock);
-  if (block != nullptr) {
-    ++rungs[static_cast<std::size_t>(Rung::kOwnFree)];
-  } else {
-    Result<VirtAddr> address = take_plain(size);
-    if (!address.ok() && !filling_pool()) {
-      // What released pools kept back and what the driver would not free before.
-      settle_released_pools();
-      flush_deferred_plain();
-      address = take_plain(size);
-    }
-    if (!address.ok()) {
-      return address.error();
-    }
-    block = context.blocks.make();
-    NOFRAG_CHECK(block != nullptr, "no host memory for a block");
-    block->address = address.value();
-    block->size = size;
-    emit(EventKind::kCreate, VirtAddr{}, size, StreamId{});
-    emit(EventKind::kMap, block->address, size, StreamId{});
-    tell_plain(*block, true);
-    count_rung(Rung::kGrow, size);
+  Result<VirtAddr> address = take_plain(size);
+  if (!address.ok() && !filling_pool()) {
+    // What released pools kept back and what the driver would not free before.
+    settle_released_pools();
+    flush_deferred_plain();
+    address = take_plain(size);
   }
+  if (!address.ok()) {
+    return address.error();
+  }
+  Block* block = context.blocks.make();
+  NOFRAG_CHECK(block != nullptr, "no host memory for a block");
+  block->address = address.value();
+  block->size = size;
   block->state = BlockState::kLive;
   block->clock = &clock;
-  block->tick = 0;
   block->requested = requested;
+  emit(EventKind::kCreate, VirtAddr{}, size, StreamId{});
+  emit(EventKind::kMap, block->address, size, StreamId{});
+  tell_plain(*block, true);
+  count_rung(Rung::kGrow, size);
   return block;
 }
 

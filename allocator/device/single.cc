@@ -19,7 +19,7 @@ Result<Block*> DeviceAllocator::Impl::climb_single(Pool& pool,
                                                    StreamClock& clock) {
   const Bytes size = round_up(requested + options.guard, kBlockUnit);
   if (!virtual_memory) {
-    return allocate_plain(pool, size, requested, clock);
+    return allocate_plain(size, requested, clock);
   }
   if (Block* hit = reuse_single(pool, size, requested, clock)) {
     return hit;

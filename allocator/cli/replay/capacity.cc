@@ -61,8 +61,9 @@ Capacity Capacity::parse(std::string_view text) {
   // Less than any device has: a unit was forgotten.
   if (bytes < kMiB && text.back() >= '0' && text.back() <= '9') {
     const std::string number(text);
-    throw UsageError("--capacity '" + number + "' is " + number + " bytes: write a unit (" + number +
-                     "GiB), or " + number + "x for so many times the trace's peak live memory");
+    throw UsageError("--capacity '" + number + "' is " + number + " bytes: write a unit (" +
+                     number + "GiB), or " + number +
+                     "x for so many times the trace's peak live memory");
   }
   capacity.bytes_ = bytes;
   return capacity;

@@ -379,25 +379,6 @@ TEST_F(PoolsTest, PlainBackendKeepsAGraphsBlocksUntilTheRelease) {
   EXPECT_FALSE(allocate(40 * kMiB, kB).is_null());
 }
 
-TEST_F(PoolsTest, PlainBlocksOfAPoolServeItsStreamAgain) {
-  start(256 * kMiB, 4 * kMiB, false);
-  begin_pool(kFirst, kA);
-  const VirtAddr large = allocate(40 * kMiB, kA);
-  const VirtAddr small = allocate(37 * kMiB, kA);
-  for (int i = 0; i < 100; ++i) {
-    free(small);
-    ASSERT_EQ(allocate(37 * kMiB, kA), small);
-  }
-  EXPECT_EQ(allocator_->stats().reserved, 77 * kMiB);
-  free(large);
-  free(small);
-  const VirtAddr other = allocate(20 * kMiB, kA);
-  EXPECT_TRUE(other != large && other != small) << "both are far too large";
-  EXPECT_EQ(allocate(36 * kMiB, kA), small) << "the smallest that fits";
-  EXPECT_EQ(allocate(36 * kMiB, kA), large);
-  ASSERT_TRUE(allocator_->end_allocate_to_pool(kFirst).ok());
-}
-
 TEST_F(PoolsTest, PlainFreesPutOffDuringACaptureAreNotLost) {
   start(64 * kMiB, 4 * kMiB, false);
   const VirtAddr a = allocate(40 * kMiB, kB);
