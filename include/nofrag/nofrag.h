@@ -201,7 +201,8 @@ NOFRAG_API nofrag_status nofrag_pool_begin(int device,
 NOFRAG_API nofrag_status nofrag_pool_end(int device, nofrag_pool pool) NOFRAG_NOEXCEPT;
 /* Undoes one use. At the last, the pool's idle memory is free for all; live blocks stay valid. */
 NOFRAG_API nofrag_status nofrag_pool_release(int device, nofrag_pool pool) NOFRAG_NOEXCEPT;
-/* nofrag_malloc into one pool, which must exist. */
+/* nofrag_malloc into one pool, which must exist. In a pool that graphs were captured into, such a block may lie
+ * in memory that a graph has for its own use once it has run: launch none of them while the block is in use. */
 NOFRAG_API void* nofrag_pool_malloc(size_t size, int device, void* stream, nofrag_pool pool)
     NOFRAG_NOEXCEPT;
 

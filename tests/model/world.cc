@@ -189,9 +189,15 @@ void World::unpin(std::size_t index) {
 
 // ---- pools and graphs
 
+// A pool is filled by one stream or another, and again: warmed up and then captured into, captured into twice, or
+// filled after its graphs are done for good, as whoever fills it must see to (nofrag.h).
 void World::begin_pool(std::uint64_t number, std::uint64_t stream, bool capture) {
   ModelPool& pool = pools_[number];
-  if (pool.state != PoolState::kNone || capturing(stream)) {
+  const bool fresh = pool.state == PoolState::kNone;
+  if ((!fresh && pool.state != PoolState::kIdle) || capturing(stream)) {
+    return;
+  }
+  if (!fresh && pool.graph && !capture && !end_graphs(pool)) {
     return;
   }
   const StreamId id = stream_id(stream);
@@ -199,10 +205,10 @@ void World::begin_pool(std::uint64_t number, std::uint64_t stream, bool capture)
       allocator_->begin_allocate_to_pool(key(number), [id](StreamId asked) { return asked == id; })
           .ok(),
       "begin_allocate_to_pool failed");
-  pool = ModelPool{};
+  ++pool.uses;
   pool.stream = stream;
   pool.state = capture ? PoolState::kCapturing : PoolState::kFilling;
-  pool.graph = capture;
+  pool.graph = pool.graph || capture;
   if (capture) {
     driver_.begin_capture(id);
   }
@@ -215,6 +221,19 @@ void World::end_pool(std::uint64_t number) {
   }
   expect(allocator_->end_allocate_to_pool(key(number)).ok(), "end_allocate_to_pool failed");
   pool.state = PoolState::kIdle;
+}
+
+// Waits for the pool's graphs, which are launched no more. False if a capture or a fault forbids the wait.
+bool World::end_graphs(ModelPool& pool) {
+  const bool capture = std::any_of(pools_.begin(), pools_.end(), [](const ModelPool& other) {
+    return other.state == PoolState::kCapturing;
+  });
+  if (capture || (pool.replay_stream != 0 &&
+                  !driver_.stream_synchronize(kDevice, stream_id(pool.replay_stream)).ok())) {
+    return false;
+  }
+  pool.nodes.clear();
+  return true;
 }
 
 // The graph runs on one stream all its life; it may write blocks that were freed since.
@@ -234,14 +253,18 @@ void World::replay(ModelPool& pool) {
 }
 
 void World::release_pool(std::uint64_t number) {
-  expect(allocator_->release_pool(key(number)).ok(), "release_pool failed");
+  for (; pools_[number].uses > 0; --pools_[number].uses) {
+    expect(allocator_->release_pool(key(number)).ok(), "release_pool failed");
+  }
   pools_[number] = ModelPool{};
 }
 
 void World::pool_instruction(const Instruction& instruction) {
   const std::uint64_t number = instruction.a % pools_.size();
   ModelPool& pool = pools_[number];
-  const std::uint64_t stream = instruction.b % config_.streams;
+  // Mostly the stream that filled it before.
+  const bool again = pool.state == PoolState::kIdle && instruction.b / config_.streams % 4 != 0;
+  const std::uint64_t stream = again ? pool.stream : instruction.b % config_.streams;
   switch (instruction.op) {
     case Op::kBeginPool:
       begin_pool(number, stream, false);

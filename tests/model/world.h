@@ -65,6 +65,7 @@ class World {
     std::uint64_t stream = 0;
     std::uint64_t replay_stream = 0;
     bool graph = false;
+    int uses = 0;
     std::vector<Node> nodes;
   };
 
@@ -83,6 +84,7 @@ class World {
   void pool_instruction(const Instruction& instruction);
   void begin_pool(std::uint64_t number, std::uint64_t stream, bool capture);
   void end_pool(std::uint64_t number);
+  bool end_graphs(ModelPool& pool);
   void replay(ModelPool& pool);
   void release_pool(std::uint64_t number);
   void environment_instruction(const Instruction& instruction);
