@@ -22,6 +22,11 @@ constexpr std::uint64_t kLeastPauseUs = 20'000;
 constexpr double kNewSizes = 0.5;
 // What was live at that pause, against live at the end, to have been a load.
 constexpr double kLeastBase = 0.1;
+// A small model on a large card is less than that. It was a load all the same if it had so many blocks, and what came
+// then is on another scale (the mean request, against the largest of before) and is given up again in part.
+constexpr std::uint64_t kLeastBlocks = 8;
+constexpr std::uint64_t kOtherScale = 16;
+constexpr double kGivenUp = 0.02;
 
 double share(std::uint64_t part, std::uint64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
@@ -56,11 +61,32 @@ std::vector<Stretch> units_of(const Timeline& timeline) {
   return units;
 }
 
-bool pauses(const Timeline& timeline) {
+bool on_another_scale_after_the_pause(const Timeline& timeline) {
+  const Track& windows = timeline.windows();
+  const Stretch* paused =
+      std::max_element(windows.begin(), windows.end(), [](const Stretch& a, const Stretch& b) {
+        return a.end_us - a.start_us < b.end_us - b.start_us;
+      });
+  if (paused == windows.begin() || paused == windows.end()) {
+    return false;
+  }
+  const Stretch& before = *(paused - 1);
+  const std::uint64_t after = timeline.allocations() - before.allocations;
+  std::uint64_t largest = 0;
+  for (const Stretch* window = windows.begin(); window != paused; ++window) {
+    largest = std::max(largest, window->largest_request);
+  }
+  return before.allocations >= kLeastBlocks && after > 0 &&
+         (timeline.allocated_bytes() - before.allocated_bytes) / after >= kOtherScale * largest;
+}
+
+// Does a pause part the growth in a load and what came then?
+bool pauses(const Timeline& timeline, double freed_share) {
   const std::uint64_t usual = std::max<std::uint64_t>(timeline.usual_pause_us(), 1);
-  return timeline.longest_pause_us() >= std::max(kPause * usual, kLeastPauseUs) &&
-         timeline.new_share_after_pause() >= kNewSizes &&
-         share(timeline.live_at_longest_pause(), timeline.live()) >= kLeastBase;
+  const bool long_enough = timeline.longest_pause_us() >= std::max(kPause * usual, kLeastPauseUs);
+  const bool load = share(timeline.live_at_longest_pause(), timeline.live()) >= kLeastBase ||
+                    (freed_share >= kGivenUp && on_another_scale_after_the_pause(timeline));
+  return long_enough && timeline.new_share_after_pause() >= kNewSizes && load;
 }
 
 }  // namespace
@@ -80,7 +106,7 @@ Signals signals_of(const Timeline& timeline) {
   constexpr std::uint64_t kFew = 10;
   s.few_frees = timeline.frees() * kFew < timeline.allocations();
   s.at_once = timeline.allocations_at_first_churn() < kAtOnce;
-  s.stepped = pauses(timeline);
+  s.stepped = pauses(timeline, s.freed_share);
   for (const Stretch& window : timeline.windows()) {
     s.largest_before = std::max(s.largest_before, window.largest_request);
   }

@@ -192,8 +192,7 @@ Status Process::read_options(const char* conf, Options* options) {
   if (add_implied(options)) {
     log_line(LogLevel::kWarning,
              "nvtx:memory takes each block from the driver by itself (backend:plain), because "
-             "compute-sanitizer checks "
-             "no other; backend:vmm keeps nofrag's own layout");
+             "compute-sanitizer checks no other; backend:vmm keeps nofrag's own layout");
   }
   report_problems(from_conf.problems);
   report_problems(from_own.problems);

@@ -144,6 +144,9 @@ def main():
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--steps", type=int, default=6)
     args = parser.parse_args()
+    unknown = [job for job in args.jobs.split(",") if job not in JOBS]
+    if unknown:
+        parser.error(f"no job {' '.join(unknown)}; jobs: {' '.join(JOBS)}")
     os.environ["NOFRAG_TORCH"] = "0"
     try:
         import torch

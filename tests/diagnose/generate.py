@@ -109,10 +109,28 @@ def model_too_large(seed):
     return job.text(), int(job.peak * job.random.uniform(0.45, 0.93))
 
 
+def large_step_of_a_small_model(seed):
+    """A model of one to five percent of the card, and a first step whose every activation is larger than all of it."""
+    job = Job(seed)
+    load(job, [64 * MIB] * job.random.randint(10, 30))
+    job.wait(500_000)
+    base, layers = job.live, job.random.randint(8, 24)
+    activation = base * job.random.uniform(1.2, 5)
+    job.alloc(activation)
+    job.alloc(8 * MIB)  # the matrix library's own
+    for _ in range(layers):
+        hidden = job.alloc(activation)
+        job.alloc(activation)
+        job.free(hidden)
+    return job.text(), int(base + activation * layers * job.random.uniform(0.6, 0.95))
+
+
 def batch_too_large(seed):
+    variant = seed % 6
+    if variant == 5:
+        return large_step_of_a_small_model(seed)
     job = Job(seed)
     weights = layers_of(job, hidden=1024, layers=job.random.randint(8, 20))
-    variant = seed % 5
     load(job, weights, cast=variant == 4)
     job.wait(500_000)
     base = job.live

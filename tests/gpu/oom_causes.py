@@ -78,6 +78,19 @@ def model_too_large(job):
 
 
 def batch_too_large(job):
+    """A model of 1.5 GiB, on any card, and a first step that wants all of it."""
+    layers = linears(job, 24, 4096)
+    job.torch.cuda.synchronize()
+    time.sleep(0.5)
+    # Each layer keeps two of these.
+    rows = max(16384, job.torch.cuda.mem_get_info()[0] // 20 // (4 * 4096))
+    x = job.torch.randn(rows, 4096, device="cuda", requires_grad=True)
+    for layer in layers:
+        x = job.torch.relu(layer(x))
+    x.sum().backward()
+
+
+def batch_after_a_load(job):
     """A sixth of the memory is the model, whatever the card; then a first step that wants more than the rest."""
     total = 4 * GIB if job.limited else job.torch.cuda.mem_get_info()[1]
     width = int((total / 6 / 24 / 4) ** 0.5) // 512 * 512
@@ -178,6 +191,7 @@ def six_gib(job):
 CASES = {
     "model_too_large": (model_too_large, "nofrag", "model_too_large"),
     "batch_at_first_step": (batch_too_large, "nofrag", "batch_too_large"),
+    "batch_after_a_load": (batch_after_a_load, "nofrag", "batch_too_large"),
     "limit": (model_too_large, "nofrag", "limit"),
     "chat": (chat, "nofrag", "kv_cache_growth"),
     "agents": (agents, "nofrag", "kv_cache_growth"),
@@ -188,7 +202,7 @@ CASES = {
     "steady": (steady, "nofrag", None),
 }
 # Without a limit.
-WHOLE_CARD = {"model_too_large", "batch_at_first_step", "second_process"}
+WHOLE_CARD = {"model_too_large", "batch_at_first_step", "batch_after_a_load", "second_process"}
 
 
 def child(name):
