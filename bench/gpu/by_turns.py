@@ -1,20 +1,24 @@
 #!/usr/bin/env python3
-"""Steps that the host paces, under PyTorch's own allocator and nofrag by turns in one process.
+"""Steps of a job under PyTorch's own allocator and nofrag by turns in one process.
 
 usage: by_turns.py [--library LIBNOFRAG] [--jobs JOB,...] [--turns N] [--steps N]
-JOB: ops (tiny operations), eager (a small GPT), lora, compiled
+JOB: steps that the host paces: ops (tiny operations), eager (a small GPT), lora, compiled; and the very jobs of
+torch_jobs.py: gpt-job, lora-job, mask-job, unet-job, moe-job, generate-job, compiled-job. (Graphs hold the memory of the allocator
+that was there at their capture; they cannot change it by turns.)
 
 From one process to the next a step's time scatters by 5 to 10 % on a shared host, which hides what an allocator
 costs. Here the model, its data and the process are the same: only PyTorch's pointer to its allocator is
 switched, between turns of a few steps whose shapes are the same under both. Blocks go back to the allocator they are from.
 Prints for each job the milliseconds a step (median of the turns), nofrag over native (median of neighbours'
-ratios, and the middle half of them), allocations a step, and the same ratio between native's own odd and even turns, which
+ratios, and the middle half of them), of the sums of all turns, allocations a step, and the same ratio between native's own odd and even turns, which
 should be 1. Writes by_turns.json to $OUT (default build/by_turns). 77 without a GPU or PyTorch.
 """
 
 import argparse
 import ctypes
 import gc
+import importlib
+import inspect
 import json
 import os
 import pathlib
@@ -101,7 +105,65 @@ def compiled(torch):
     return step
 
 
-JOBS = {"ops": ops, "eager": eager, "lora": lora, "compiled": compiled}
+def very(module, *arguments):
+    """The step of the job in that file, as torch_jobs.py runs it."""
+
+    def build(torch):
+        import job
+
+        found, real = {}, (job.import_torch, job.train, sys.argv)
+        job.import_torch = lambda _args: (torch, None)
+        job.train = lambda _args, _torch, _nofrag, _name, one_step: found.update(step=one_step)
+        sys.argv = [module, *arguments]
+        try:
+            importlib.import_module(module).main()
+        finally:
+            job.import_torch, job.train, sys.argv = real
+        return found["step"]
+
+    return build
+
+
+def generation(torch):
+    """A request of generate.py's kind a step."""
+    import llama
+
+    model = llama.Model(torch, 32000, width=2048, layers=16, heads=16, kv_heads=8)
+    generator = torch.Generator().manual_seed(1234)
+
+    def step(_index):
+        batch, prompt = (int(torch.randint(least, most, (1,), generator=generator)) for least, most in ((2, 17), (32, 1025)))
+        ids, caches = torch.randint(0, 32000, (batch, prompt), generator=generator).cuda(), [None] * len(model.layers)
+        with torch.inference_mode():
+            for _ in range(48):
+                ids = model.step(ids, caches).float().argmax(-1, keepdim=True)
+
+    return step
+
+
+SMALL = {"ops": ops, "eager": eager, "lora": lora, "compiled": compiled}
+VERY = {"gpt-job": very("gpt_train"), "lora-job": very("lora_train"), "mask-job": very("mask_train"), "unet-job": very("unet_train"),
+        "moe-job": very("moe_train"), "generate-job": generation, "compiled-job": very("compiled_train")}
+JOBS = SMALL | VERY
+
+
+ORDER = ["native", "nofrag", "nofrag", "native"]  # a round: drift weighs the same on both
+
+
+class Draws:
+    """What a step draws its shapes from, so that the four turns of a round draw the same."""
+
+    def __init__(self, step):
+        self.generator = inspect.getclosurevars(step).nonlocals.get("generator")
+        self.state = self.generator and self.generator.get_state()
+
+    def begin(self, turn):
+        if self.generator is None:
+            return
+        if turn % len(ORDER) == 0:
+            self.state = self.generator.get_state()
+        else:
+            self.generator.set_state(self.state)
 
 
 def spread(ratios):
@@ -110,12 +172,12 @@ def spread(ratios):
 
 
 def measure(torch, nofrag, pointer, owners, step, turns, steps):
-    """{name: seconds of each turn}; turns go native, nofrag, nofrag, native, so that drift weighs the same on both."""
-    order = ["native", "nofrag", "nofrag", "native"]
-    seconds = {name: [] for name in owners}
-    for name in ["native", "nofrag"] * 3:
+    """{name: seconds of each turn}, and how many allocations a step makes."""
+    seconds, draws = {name: [] for name in owners}, Draws(step)
+    for turn, name in enumerate(ORDER * 2):
         pointer.value = owners[name]
-        for index in range(12):
+        draws.begin(turn)
+        for index in range(2 * steps):
             step(index)
     torch.cuda.synchronize()
     gc.collect()
@@ -123,8 +185,9 @@ def measure(torch, nofrag, pointer, owners, step, turns, steps):
     gc.disable()
     before = nofrag.stats()["devices"][0]["allocations"]
     for turn in range(turns):
-        name = order[turn % 4]
+        name = ORDER[turn % len(ORDER)]
         pointer.value = owners[name]
+        draws.begin(turn)
         step(0)
         torch.cuda.synchronize()
         started = time.perf_counter()
@@ -133,6 +196,7 @@ def measure(torch, nofrag, pointer, owners, step, turns, steps):
         torch.cuda.synchronize()
         seconds[name].append((time.perf_counter() - started) / steps)
     gc.enable()
+    gc.unfreeze()
     made = nofrag.stats()["devices"][0]["allocations"] - before
     return seconds, made / (turns / 2) / (steps + 1)
 
@@ -140,7 +204,7 @@ def measure(torch, nofrag, pointer, owners, step, turns, steps):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", default=str(ROOT / "build/release/lib/libnofrag.so"))
-    parser.add_argument("--jobs", default=",".join(JOBS))
+    parser.add_argument("--jobs", default=",".join(SMALL))
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--steps", type=int, default=6)
     args = parser.parse_args()
@@ -148,6 +212,7 @@ def main():
     if unknown:
         parser.error(f"no job {' '.join(unknown)}; jobs: {' '.join(JOBS)}")
     os.environ["NOFRAG_TORCH"] = "0"
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
         import torch
     except ImportError:
@@ -164,22 +229,28 @@ def main():
 
     nofrag_torch.install(args.library, "native")
     torch.cuda.init()
+    torch.use_deterministic_algorithms(True)  # as job.py has it
+    torch.utils.deterministic.fill_uninitialized_memory = False
     owners["nofrag"] = pointer.value
     assert owners["native"] != owners["nofrag"], "the native door is not installed"
     results = {}
     for job in args.jobs.split(","):
         torch.manual_seed(1)
-        step = JOBS[job](torch)
-        seconds, made = measure(torch, nofrag, pointer, owners, step, args.turns // 4 * 4, args.steps)
+        step = JOBS[job](torch)  # the last one's memory goes, and what was kept of it
+        gc.collect()
+        for owner in owners.values():
+            pointer.value = owner
+            torch.cuda.empty_cache()
+        seconds, made = measure(torch, nofrag, pointer, owners, step, args.turns // len(ORDER) * len(ORDER), args.steps)
         native, ours = seconds["native"], seconds["nofrag"]
         result = {"native_ms": 1e3 * statistics.median(native), "nofrag_ms": 1e3 * statistics.median(ours),
                   "allocations_a_step": made, "ratio": spread([b / a for a, b in zip(native, ours)]),
                   "native_to_itself": spread([b / a for a, b in zip(native[::2], native[1::2])]),
-                  "least": min(ours) / min(native)}
+                  "sum": sum(ours) / sum(native), "least": min(ours) / min(native)}
         results[job] = result
-        print(f"{job:9} native {result['native_ms']:8.3f} ms  nofrag {result['nofrag_ms']:8.3f} ms  {made:6.0f} allocations a step  ratio "
-              f"{result['ratio']['median']:.4f} ({result['ratio']['quarter']:.4f} to {result['ratio']['three_quarters']:.4f}), of the least "
-              f"{result['least']:.4f}; native to itself {result['native_to_itself']['median']:.4f}", flush=True)
+        print(f"{job:12} native {result['native_ms']:8.3f} ms  nofrag {result['nofrag_ms']:8.3f} ms  {made:6.0f} allocations a step  ratio "
+              f"{result['ratio']['median']:.4f} ({result['ratio']['quarter']:.4f} to {result['ratio']['three_quarters']:.4f}), of the sums "
+              f"{result['sum']:.4f}; native to itself {result['native_to_itself']['median']:.4f}", flush=True)
     out = pathlib.Path(os.environ.get("OUT") or ROOT / "build" / "by_turns")
     out.mkdir(parents=True, exist_ok=True)
     (out / "by_turns.json").write_text(json.dumps(results, indent=1) + "\n")

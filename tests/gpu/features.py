@@ -78,9 +78,10 @@ def record_stream_keeps_a_block_from_reuse(torch, nofrag):
     side = torch.cuda.Stream()
     elements = 16 * MIB
     for recorded in (True, False):
+        gc.collect()
         torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # so that the block is what lies free, not one of many
         source = torch.full((elements,), 1.0, device="cuda")
-        address = source.data_ptr()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             torch.cuda._sleep(1_000_000_000)  # about half a second before the copy may start
@@ -89,15 +90,15 @@ def record_stream_keeps_a_block_from_reuse(torch, nofrag):
             source.record_stream(side)
         del source
         # On the stream that owned the block, which does not wait for the side stream.
-        others = [torch.full((elements,), 2.0, device="cuda") for _ in range(12)]
-        reused = any(other.data_ptr() == address for other in others)
+        others = [torch.full((elements,), 2.0, device="cuda") for _ in range(4)]
         torch.cuda.synchronize()
+        # By its words: the memory of a block may come again at another address.
+        wrong = int((copy != 1).sum())
         if recorded:
-            assert not reused, "the block was handed out while the side stream still read it"
-            assert bool((copy == 1).all())
+            assert wrong == 0, f"the memory was handed out while the side stream still read it: {wrong} words"
         else:
-            # The counter-proof: without the record the block is reused, by the first or a later one.
-            assert reused, "this check cannot fail: the block was not reused even unrecorded"
+            # The counter-proof: without the record the memory is reused at once, and what is read is what came later.
+            assert wrong != 0, "this check cannot fail: the memory was not reused even unrecorded"
         del copy, others
 
 
