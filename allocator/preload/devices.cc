@@ -4,7 +4,8 @@
 #include <array>
 
 #include "preload/captures.h"
-#include "preload/exports.h"
+#include "preload/ipc/exports.h"
+#include "preload/ipc/imports.h"
 #include "preload/memory.h"
 #include "preload/mode.h"
 
@@ -221,6 +222,7 @@ void drop_device(int device) {
   forget_captures(device);
   forget_aside(device);
   forget_exports(device);
+  forget_imports(device);
   Process::instance().drop_device(device);
   if (courier != nullptr) {
     real().stream_destroy(courier);

@@ -5,10 +5,10 @@
 // handed out when the courier has nothing to wait for. Layer: preload.
 // We serve memory of primary contexts (the CUDA runtime's). Others (cuCtxCreate, green contexts) have the
 // driver's memory, which dies with them.
-// Threads: any. Whatever touches a device's allocator holds the gate shared, and so does whatever makes one or
-// holds the context for the program; a context that ends (reset, last release) is counted down, dropped and
-// given to the driver with the gate held alone. Shared holds nest: they must not wait for who waits for the
-// gate alone (glibc's rwlock prefers readers, which is what std::shared_mutex is made of here).
+// Threads: any. Whatever touches a device's allocator holds the gate shared, and so does whatever makes one, opens
+// or closes an import, or holds the context for the program; a context that ends (reset, last release) is counted
+// down, dropped and given to the driver with the gate held alone. Shared holds nest: they must not wait for who
+// waits for the gate alone (glibc's rwlock prefers readers, which is what std::shared_mutex is made of here).
 // Failure: a device that cannot be served is passed on to the driver from then on, said once.
 // Cost: which device: the driver's answer which context is current, and a compare.
 #pragma once
@@ -69,7 +69,8 @@ void pass_on(int device);
 
 // Shared: while memory is served. Alone: while a context ends.
 [[nodiscard]] std::shared_mutex& gate();
-// The primary context is about to be destroyed: its blocks are no more. pre: the gate is held alone.
+// The primary context is about to be destroyed: its blocks are no more, nor what was imported in it.
+// pre: the gate is held alone.
 void drop_device(int device);
 
 // Non-blocking streams, which no wait on the legacy stream covers; for frees that do not wait.

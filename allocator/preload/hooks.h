@@ -1,6 +1,6 @@
 // Hooks: what the preload does in place of the driver's entries, one function an entry of entries.def.
 //
-// Owns: nothing; the state is in devices.h, exports.h, captures.h and passed/passed.h. Layer: preload. Signatures are the
+// Owns: nothing; the state is in devices.h, ipc, captures.h and passed/passed.h. Layer: preload. Signatures are the
 // driver's, with void* for structures whose layout we do not need. Threads: any, as the driver's.
 // Failure: answers are CUresults; where something of ours fails, the driver's own answer is returned.
 #pragma once
@@ -48,11 +48,13 @@ CUresult hook_cuPointerGetAttributes(unsigned count,
                                      void** data,
                                      CUdeviceptr pointer);
 
-// ipc_hooks.cc
-CUresult hook_cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer);
+// ipc/import_hooks.cc
 CUresult hook_cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned flags);
 CUresult hook_cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned flags);
 CUresult hook_cuIpcCloseMemHandle(CUdeviceptr pointer);
+
+// ipc/export_hooks.cc
+CUresult hook_cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer);
 CUresult hook_cuMemRetainAllocationHandle(unsigned long long* handle, void* address);
 CUresult hook_cuMemGetHandleForAddressRange(
     void* handle, CUdeviceptr pointer, size_t size, int type, unsigned long long flags);

@@ -12,6 +12,7 @@
 #include "preload/devices.h"
 #include "preload/entries.h"
 #include "preload/hooks.h"
+#include "preload/ipc/imports.h"
 #include "preload/memory.h"
 #include "preload/mode.h"
 #include "preload/passed/passed.h"
@@ -99,6 +100,9 @@ CUresult reset(Entry entry, CUdevice device) {
   if (result == CUDA_SUCCESS) {
     forget_primary_blocks(device);
   }
+  if (alone.owns_lock() && result == CUDA_SUCCESS) {
+    unmap_ended_imports(device);
+  }
   forget_contexts();
   return result;
 }
@@ -121,6 +125,7 @@ CUresult release(Entry entry, CUdevice device) {
   const CUresult result = call_real(entry, device);
   if (last && result == CUDA_SUCCESS) {
     forget_primary_blocks(device);
+    unmap_ended_imports(device);
   }
   forget_contexts();
   return result;

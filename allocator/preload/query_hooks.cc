@@ -4,8 +4,8 @@
 
 #include "preload/devices.h"
 #include "preload/entries.h"
-#include "preload/exports.h"
 #include "preload/hooks.h"
+#include "preload/ipc/imports.h"
 #include "preload/memory.h"
 #include "preload/mode.h"
 

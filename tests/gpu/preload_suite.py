@@ -131,7 +131,8 @@ class Suite:
         link = ["-L", self.bin, "-Wl,--no-as-needed", "-lnext", "-L", stubs, "-lcuda", "-ldl", f"-Wl,-rpath,{self.bin}"]
         good = self.build("libnext.so", ["gcc", "-shared", "-fPIC", CLIENTS / "next.c", "-o", self.bin / "libnext.so"])
         good &= self.build("libplugin.so", ["gcc", "-shared", "-fPIC", CLIENTS / "plugin.c", "-o", self.bin / "libplugin.so", "-ldl"])
-        for name, sources in {"suite": ["suite", "ways", "api"], "where": ["where", "ways"], "ipc": ["ipc", "ways", "api"]}.items():
+        for name, sources in {"suite": ["suite", "ways", "api"], "where": ["where", "ways"], "ipc": ["ipc", "ways", "api"],
+                              "ipc_ends": ["ipc_ends", "ways", "api"]}.items():
             files = [CLIENTS / f"{source}.c" for source in sources]
             good &= self.build(name, ["gcc", *flags, *files, "-o", self.bin / name, *link])
         return good
@@ -187,6 +188,8 @@ class Suite:
             # Small blocks of the driver's share a chunk, which stays while neighbours live; ours end with their free.
             self.same(f"IPC of {size} bytes", [self.bin / "ipc", "dlsym", size],
                       documented=[("child: open what was freed: 0", "child: open what was freed: 1")])
+        for end in ("reset", "release", "exporter"):
+            self.same(f"IPC, {end}", [self.bin / "ipc_ends", "dlsym", end])
 
     def parallel(self):
         """Two preloaded processes at once."""

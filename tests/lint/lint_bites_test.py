@@ -69,7 +69,7 @@ class LintBites(unittest.TestCase):
             "device": "runtime/runtime.h",
             "runtime": "api/c_api.h",
             "api": "cli/main.h",
-            "cli": "preload/exports.h",
+            "cli": "preload/ipc/exports.h",
         }
         for layer, target in cases.items():
             with self.subTest(layer):

@@ -154,6 +154,21 @@ class Semantics(unittest.TestCase):
                 self.assertEqual(lines[finding], "1", finding)
             self.assertEqual(re.findall(r"^child: byte: (\d+)$", result.stdout, re.MULTILINE), ["42", "42"])
 
+    def test_imports_end_with_their_context(self):
+        for end in ("reset", "release"):
+            with self.subTest(end):
+                self.same("dlsym", end, program="ipc_ends")
+        for name in ("failures", *["threads"] * 3):
+            with self.subTest(name):
+                result = client("ipc_ends", "dlsym", name)
+                self.assertEqual((result.returncode, result.stderr), (0, ""))
+
+    def test_exports_end_with_their_context(self):
+        result = client("ipc_ends", "dlsym", "exporter")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(result.stdout.count("open what ended: 1\n"), 3)
+        self.assertEqual(re.findall(r"^byte: (\d+)$", result.stdout, re.MULTILINE), ["42", "43", "44"] * 2)
+
     def test_ipc_of_memory_that_cannot_be_shared_says_what_to_do(self):
         result = client("ipc", "dlsym", conf="shareable_handles:none")
         self.assertIn("preload:native", result.stderr)

@@ -1,6 +1,8 @@
 // The fake's state, devices, contexts, streams, events and captures.
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "fake.h"
 
@@ -74,6 +76,11 @@ Context* current() {
   return top != nullptr && top->alive ? top : nullptr;
 }
 
+CUresult no_context() {
+  return stack().empty() || stack().back() == nullptr ? CUDA_ERROR_INVALID_CONTEXT
+                                                      : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
 CUstreamCaptureMode& thread_mode() {
   return mode_of_thread;
 }
@@ -119,6 +126,7 @@ bool is_capturing(CUstream stream) {
 
 void empty(Context* context) {
   Driver& d = driver();
+  d.sim->device_synchronize(nofrag::DeviceOrdinal(context->device)).ignore();
   for (auto it = d.allocations.begin(); it != d.allocations.end();) {
     const bool theirs = it->second.context == context;
     if (theirs) {
@@ -128,6 +136,15 @@ void empty(Context* context) {
     }
     it = theirs ? d.allocations.erase(it) : std::next(it);
   }
+  std::erase_if(d.captures, [&](const auto& entry) {
+    const auto stream = d.streams.find(entry.first);
+    const bool theirs = stream != d.streams.end() && stream->second == context;
+    if (theirs) {
+      d.sim->end_capture(nofrag::StreamId(nofrag::VirtAddr(entry.first).value()),
+                         nofrag::DeviceOrdinal(context->device));
+    }
+    return theirs;
+  });
   std::erase_if(d.streams, [&](const auto& entry) { return entry.second == context; });
 }
 
@@ -235,6 +252,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
 }
 
 CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(driver().reset_takes.load()));
   FAKE_ENTRY("cuDevicePrimaryCtxReset_v2")
   fake::Context& primary = *driver().primaries[static_cast<std::size_t>(device)];
   fake::empty(&primary);
@@ -301,8 +319,10 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
 }
 
 CUresult cuCtxGetDevice(CUdevice* device) {
-  *device = here();
-  return *device >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  // Also of one that has ended.
+  const fake::Context* const top = fake::stack().empty() ? nullptr : fake::stack().back();
+  *device = top != nullptr ? top->device : -1;
+  return top != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult cuCtxSynchronize(void) {

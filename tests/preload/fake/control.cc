@@ -41,6 +41,11 @@ void fake_cuda_next_handle(unsigned long long value) {
   fake::driver().next_handle = value;
 }
 
+// From now on every reset takes so long, and other threads come between.
+void fake_cuda_slow_reset(unsigned milliseconds) {
+  fake::driver().reset_takes.store(milliseconds);
+}
+
 // Memory of other processes, which counts against the device.
 void fake_cuda_others_hold(int device, unsigned long long bytes) {
   fake::driver().sim->set_memory_of_others(nofrag::DeviceOrdinal(device), nofrag::Bytes(bytes));

@@ -7,6 +7,7 @@
 // Environment: FAKE_CUDA_DEVICES (1), FAKE_CUDA_MIB (1024), FAKE_CUDA_NO_VMM, FAKE_CUDA_FAIL (NAME:NTH:CODE,...).
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -31,7 +32,8 @@ struct Allocation {
   Context* context = nullptr;
   CUmemoryPool pool = nullptr;  // of cuMemAllocAsync
   bool graph = false;           // made by a capture
-  bool imported = false;        // cuIpcOpenMemHandle
+  unsigned opened = 0;          // by cuIpcOpenMemHandle, so often
+  std::string shown;            // the handle that it was opened by
 };
 
 struct Mapping {
@@ -78,19 +80,22 @@ struct Driver {
     int code;
   };
   std::vector<Fault> faults;
+  std::atomic<unsigned> reset_takes{0};  // milliseconds
 };
 
 Driver& driver();
 // Counts the call; an error that a test asked for, or CUDA_SUCCESS.
 CUresult called(const char* name);
-// Of the calling thread; nullptr: none.
+// Of the calling thread; nullptr: none, or one that has ended.
 Context* current();
+// What calls that need one answer then.
+CUresult no_context();
 CUresult result_of(nofrag::Errc code);
 // What a call that may not be made while something is captured answers to this thread.
 CUresult unsafe_in_capture();
 CUmemoryPool default_pool(int device);
 bool is_capturing(CUstream stream);
-// Frees all memory and streams of a context.
+// Waits for the context's work and ends its memory, streams and captures.
 void empty(Context* context);
 CUstreamCaptureMode& thread_mode();
 std::vector<Context*>& stack();

@@ -34,13 +34,13 @@ CUresult allocate(CUdeviceptr* pointer, std::size_t size, CUmemoryPool pool, boo
     return fake::result_of(made.error().code);
   }
   *pointer = made.value().value();
-  driver().allocations[*pointer] = {size, context, pool, graph, false};
+  driver().allocations[*pointer] = {size, context, pool, graph, 0, {}};
   return CUDA_SUCCESS;
 }
 
 CUresult release(CUdeviceptr pointer) {
   const auto found = driver().allocations.find(pointer);
-  if (found == driver().allocations.end() || found->second.imported) {
+  if (found == driver().allocations.end() || found->second.opened != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const int device = found->second.context->device;
@@ -65,6 +65,8 @@ constexpr std::size_t kStep = 512;
 struct Shared {
   std::uint64_t size;
   std::uint64_t process;
+  CUdeviceptr pointer;
+  std::uint64_t tag;  // its contents when the handle was taken
 };
 
 std::size_t used_of(CUmemoryPool pool) {
@@ -515,34 +517,59 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
   if (found == driver().allocations.end()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  driver().sim->device_synchronize(ordinal(found->second.context->device)).ignore();
+  const auto tag =
+      driver().sim->read_tag(address_of(pointer), ordinal(found->second.context->device));
   std::memset(handle, 0, sizeof *handle);
-  const Shared shared{found->second.size, static_cast<std::uint64_t>(::getpid())};
+  const Shared shared{found->second.size,
+                      static_cast<std::uint64_t>(::getpid()),
+                      found->first,
+                      tag.ok() ? tag.value() : 0};
   std::memcpy(handle, &shared, sizeof shared);
   return CUDA_SUCCESS;
 }
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned /*flags*/) {
   FAKE_ENTRY("cuIpcOpenMemHandle_v2")
+  if (fake::current() == nullptr) {
+    return fake::no_context();
+  }
   Shared shared{};
   std::memcpy(&shared, &handle, sizeof shared);
   if (shared.process == static_cast<std::uint64_t>(::getpid())) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
+  const std::string shown(reinterpret_cast<const char*>(&handle), sizeof handle);
+  for (auto& [at, allocation] : driver().allocations) {
+    if (allocation.opened != 0 && allocation.context == fake::current() &&
+        allocation.shown == shown) {
+      ++allocation.opened;
+      *pointer = at;
+      return CUDA_SUCCESS;
+    }
+  }
   const CUresult result = allocate(pointer, shared.size, nullptr, false);
   if (result == CUDA_SUCCESS) {
-    driver().allocations[*pointer].imported = true;
+    driver().allocations[*pointer].opened = 1;
+    driver().allocations[*pointer].shown = shown;
+    if (shared.tag != 0) {
+      cuMemsetD8(*pointer, static_cast<unsigned char>(shared.tag - 1), shared.size);
+      driver().sim->device_synchronize(ordinal(fake::current()->device)).ignore();
+    }
   }
   return result;
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
   FAKE_ENTRY("cuIpcCloseMemHandle")
+  if (fake::current() == nullptr) {
+    return fake::no_context();
+  }
   const auto found = driver().allocations.find(pointer);
-  if (found == driver().allocations.end() || !found->second.imported) {
+  if (found == driver().allocations.end() || found->second.opened == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  found->second.imported = false;
-  return release(pointer);
+  return --found->second.opened != 0 ? CUDA_SUCCESS : release(pointer);
 }
 
 }  // extern "C"

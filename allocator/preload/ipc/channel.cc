@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "preload/exports.h"
+#include "preload/ipc/exports.h"
 
 namespace nofrag::preload {
 namespace {
@@ -222,6 +222,13 @@ bool start_server() {
 
 }  // namespace
 
+void close_parts(ExportedBlock& block) {
+  for (const ExportedPart& part : block.parts) {
+    ::close(part.descriptor);
+  }
+  block.parts.clear();
+}
+
 bool serve_exports(ChannelName* name) {
   const std::lock_guard lock(channel_mutex);
   if (own_name.process == 0) {
@@ -294,10 +301,7 @@ bool fetch_export(const ChannelName& name, std::uint64_t id, ExportedBlock* bloc
   }
   good = good && head.offset < total && head.size <= total - head.offset;
   if (!good) {
-    for (const ExportedPart& part : block->parts) {
-      ::close(part.descriptor);
-    }
-    block->parts.clear();
+    close_parts(*block);
     return false;
   }
   block->id = id;

@@ -1,8 +1,8 @@
-// Exports: blocks of ours that other processes or devices know of, and blocks of theirs that are mapped here.
+// Exports: blocks of ours that other processes or devices know of.
 //
-// Owns: the pins of blocks whose memory was exported (IPC handle, shareable handle, dma-buf), the sockets and
-// thread that serve IPC handles to other preloaded processes, and the mappings of blocks imported from them
-// (ipc_hooks.cc, ipc_channel.cc). Layer: preload. Invariant: an exported block is pinned until it is freed.
+// Owns: the pins of blocks whose memory was exported (IPC handle, shareable handle, dma-buf), and the socket and
+// thread that serve IPC handles to other preloaded processes (export_hooks.cc, channel.cc); what a handle and an answer
+// hold. The importer's side is imports.h. Layer: preload. Invariant: an exported block is pinned until it is freed.
 // Threads: any, own locks. Failure: CUresults. Cost of note_free: one load while nothing was exported.
 #pragma once
 
@@ -21,14 +21,7 @@ void note_free(CUdeviceptr base);
 // alone (devices.h).
 void forget_exports(int device);
 
-struct ImportedRange {
-  CUdeviceptr base = 0;
-  std::uint64_t size = 0;
-};
-// The imported block that holds `pointer`; size 0: none does.
-[[nodiscard]] ImportedRange imported_range(CUdeviceptr pointer);
-
-// ---- between ipc_hooks.cc and ipc_channel.cc
+// ---- between the two sides
 
 // One physical allocation under an exported block. The descriptor is open while the export is.
 struct ExportedPart {
@@ -42,6 +35,7 @@ struct ExportedBlock {
   int device_in_exporter = 0;
   std::vector<ExportedPart> parts;
 };
+void close_parts(ExportedBlock& block);
 
 // The address under which this process serves its exports; starts the server with the first. False: no socket
 // or no thread.
@@ -56,5 +50,16 @@ void withdraw_export(std::uint64_t id);
 
 // Asks the process for a block. The descriptors are the caller's to close. False: it is gone, or not ours.
 bool fetch_export(const ChannelName& name, std::uint64_t id, ExportedBlock* block);
+
+// What the 64 bytes of a handle of ours hold.
+struct HandleText {
+  char magic[8] = {};
+  ChannelName name;
+  std::uint64_t id = 0;
+  std::uint64_t size = 0;
+  std::uint64_t spare[3] = {};
+};
+static_assert(sizeof(HandleText) == sizeof(CUipcMemHandle));
+constexpr char kHandleMagic[8] = {'n', 'o', 'f', 'r', 'a', 'g', 'I', '1'};
 
 }  // namespace nofrag::preload
