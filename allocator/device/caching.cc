@@ -4,6 +4,7 @@
 #include "device/caching.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/prefetch.h"
 #include "base/thread_id.h"
@@ -22,14 +23,11 @@ constexpr std::uint64_t kAllShareInUse = 1024;
 constexpr Bytes kLeastKept = 64 * kKiB;
 // How much of a full depot, and of a full cache, goes at once.
 constexpr std::uint64_t kGoesShare = 8;
-// Where memory may run short only small blocks are kept, and only blocks of the very size are given out.
+// Where memory may run short only small blocks are kept.
 constexpr Bytes kLargestWhenTight = 32 * kKiB;
 constexpr std::uint64_t kPlentyShare = 25;
 // What classes may add to the sizes of all blocks, once small requests come thick and fast.
 constexpr std::uint64_t kRoundedShare = 1024;
-// They do after so many that missed; a large request counts against so many of them.
-constexpr std::uint32_t kManyMisses = 512;
-constexpr std::uint32_t kMissesALarge = 64;
 // Streams that one thread keeps blocks for: programs that make a stream for each request have no end of them.
 constexpr std::size_t kMostStreams = 32;
 // How often what all keep is added up, and caches that rest are looked for: in calls under the lock, and in time.
@@ -97,13 +95,16 @@ bool DeviceAllocator::Impl::may_run_short() const {
   return tight || (streams.several() && caching.in_use);
 }
 
-// What may be kept. Where memory may run short only small blocks of the very size; but once small requests
-// come thick and fast, and hardly any large ones that need the heap in good order, all sizes.
+// What may be kept, of the very size. Several streams: nothing, unless small requests are many more than large
+// ones; then, as wherever memory may run short, only small blocks. Once small requests come thick and fast, and
+// hardly any large ones that need the heap in good order, all sizes, and what is somewhat larger serves too.
 void DeviceAllocator::Impl::note_pressure() {
   caching.in_use = kPlentyShare * physical.reserved() >= capacity();
   caching.seen_several = streams.several();
-  const bool sparing = may_run_short() && !caching.hot;
-  const bool plenty = caching.hot && !caching.in_use && !tight;
+  const bool hot = caching.mix.hot();
+  const bool sparing = may_run_short() && !hot;
+  const bool shared = streams.several() && !hot;
+  const bool plenty = hot && !caching.in_use && !tight;
   const Bytes share = std::min(Bytes(capacity().count() / kKeptShare), kKeptMost);
   // Written only if they change: every thread reads them all the time.
   const auto set = [](auto& rule, auto value) {
@@ -112,31 +113,32 @@ void DeviceAllocator::Impl::note_pressure() {
     }
   };
   Caching::Rules& rules = caching.rules;
-  const Fit fit = sparing ? Fit::kExact : plenty ? Fit::kDouble : Fit::kEighth;
   if (const Bytes by_thread = plenty ? 2 * share : share; caching.most_by_thread != by_thread) {
     caching.most_by_thread = by_thread;
     set(rules.most, by_thread);
   }
-  set(rules.fit, fit);
-  set(rules.largest, sparing ? kLargestWhenTight : KeptBlocks::kLargestBinned);
-  set(rules.most_large, may_run_short() ? Bytes(0) : Bytes(capacity().count() / kLargeShare));
+  set(rules.fit, plenty ? Fit::kDouble : hot ? Fit::kEighth : Fit::kExact);
+  const Bytes largest = sparing ? kLargestWhenTight : KeptBlocks::kLargestBinned;
+  set(rules.largest, shared && !caching.mix.fine() ? Bytes(0) : largest);
+  const Bytes large = Bytes(capacity().count() / kLargeShare);
+  set(rules.most_large, shared || may_run_short() ? Bytes(0) : large);
 }
 
-// A request that no cache served: whether small ones come thick and fast.
+// A request that no cache served: what may be kept depends on which are many.
 void DeviceAllocator::Impl::note_missed(Bytes size) {
-  std::uint32_t& misses = caching.small_misses;
-  if (size <= KeptBlocks::kLargestBinned) {
-    misses = std::min(misses + 1, 2 * kManyMisses);
-  } else {
-    misses -= std::min(misses, kMissesALarge);
-  }
-  const bool hot = misses >= (caching.hot ? kManyMisses / 2 : kManyMisses);
-  if (hot == caching.hot) {
+  if (!caching.wanted) {
     return;
   }
-  caching.hot = hot;
+  ThreadCache* cache = ThreadCache::mine(caching.rules.allocator);
+  const std::int64_t hits = cache == nullptr ? 0 : cache->counters.allocations.get();
+  const std::int64_t more =
+      hits - (cache == nullptr ? 0 : std::exchange(cache->hits_counted, hits));
+  if (!caching.mix.note(size <= KeptBlocks::kLargestBinned, more, streams.several())) {
+    return;
+  }
+  const Bytes before = caching.rules.largest.load(std::memory_order_relaxed);
   note_pressure();
-  if (!hot && may_run_short()) {
+  if (caching.rules.largest.load(std::memory_order_relaxed) < before) {
     empty_caches();
   }
 }
@@ -144,10 +146,8 @@ void DeviceAllocator::Impl::note_missed(Bytes size) {
 // The size that the heap is asked for, so that a kept block serves its whole class.
 Bytes DeviceAllocator::Impl::size_for_cache(Bytes size) const {
   const Bytes whole = KeptBlocks::class_size(size);
-  const bool rounds =
-      caching.hot ? caching.rounded + (whole - size) <= Bytes(capacity().count() / kRoundedShare)
-                  : !caching.in_use && !streams.several();
-  return rounds ? whole : size;
+  const Bytes rounded = caching.rounded + (whole - size);
+  return caching.mix.hot() && rounded <= Bytes(capacity().count() / kRoundedShare) ? whole : size;
 }
 
 // A kept block for the request, at once, or null.

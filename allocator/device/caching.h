@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/event_sink.h"
+#include "device/request_mix.h"
 #include "heap/thread_cache.h"
 
 namespace nofrag {
@@ -30,7 +31,7 @@ struct Caching {
     const std::uint64_t allocator = ThreadCache::new_allocator();
     // Now: not wanted, a pool is being filled, or somebody reads all events.
     std::atomic<bool> off{true};
-    std::atomic<Fit> fit{Fit::kEighth};
+    std::atomic<Fit> fit{Fit::kExact};
     std::atomic<Bytes> largest{};         // in bins
     std::atomic<Bytes> most{};            // that one thread keeps for one stream, and its depot
     std::atomic<Bytes> most_large{};      // the same of blocks too large for bins; 0: none
@@ -44,9 +45,7 @@ struct Caching {
   alignas(128) bool wanted = false;  // by the options, and the device has virtual memory
   bool in_use = false;               // more than next to nothing of the device's memory is taken
   bool seen_several = false;         // streams, when `rules` were made
-  // Small requests that missed while there were hardly any large ones; `hot`: many.
-  std::uint32_t small_misses = 0;
-  bool hot = false;
+  RequestMix mix;
   Bytes rounded;  // by which blocks are larger than their requests, for their classes' sake
   Bytes
       most_by_thread;  // what `most` may be at most; it is less where all threads together keep too much

@@ -132,9 +132,10 @@ class alignas(128) ThreadCache {
 
   ThreadCounter large_bytes;  // in blocks too large for bins; 0 after take_all, whoever calls it
 
-  // The device's, for telling caches that rest.
+  // The device's, for telling caches that rest, and what small requests there were.
   std::int64_t uses_seen = 0;
   std::int64_t uses_lately = 0;
+  std::int64_t hits_counted = 0;
 
  private:
   KeptBlocks* find_stream(StreamId stream);

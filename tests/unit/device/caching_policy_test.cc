@@ -37,6 +37,53 @@ TEST_F(CachingPolicy, SeveralStreamsGetTheVerySizeUntilSmallRequestsAreMany) {
   expect_sums(stats());
 }
 
+// A block that lives on would tie up for ever what it is larger than its request.
+TEST_F(CachingPolicy, OneStreamTooGetsTheVerySizeUntilSmallRequestsAreMany) {
+  open();
+  VirtAddr block = kept_block(97 * kKiB);
+  EXPECT_EQ(allocate(97 * kKiB), block);
+  EXPECT_EQ(allocator_->find(block).value().size, 97 * kKiB);
+  free(block);
+  EXPECT_NE(allocate(96 * kKiB), block) << "of the same class";
+  EXPECT_EQ(stats().live, stats().requested);
+  thick_and_fast();
+  block = kept_block(97 * kKiB);
+  EXPECT_EQ(allocator_->find(allocate(103 * kKiB)).value().size, 104 * kKiB);
+}
+
+TEST_F(CachingPolicy, SeveralStreamsKeepNothingWhereLargeRequestsAreMany) {
+  open();
+  several_streams();
+  EXPECT_TRUE(keeps(32 * kKiB));
+  EXPECT_FALSE(keeps(3 * kMiB))
+      << "another stream's work may have come so far that the heap would choose anew";
+  other([&] { keep(8, 32 * kKiB); });
+  for (int i = 0; i < 3; ++i) {
+    free(allocate(3 * kMiB));
+  }
+  EXPECT_EQ(kept(), Bytes(0)) << "nor what another thread kept";
+  EXPECT_FALSE(keeps(Bytes(512)));
+  // One large to ten small ones, which are hits for the most part.
+  for (int i = 0; i < 200; ++i) {
+    allocate(3 * kMiB);
+    allocate_many(10, Bytes(512));
+  }
+  EXPECT_TRUE(keeps(Bytes(512)));
+  for (int i = 0; i < 200; ++i) {
+    free(allocate(3 * kMiB));
+    keep(10, Bytes(512));
+  }
+  EXPECT_TRUE(keeps(Bytes(512))) << "hits count too";
+  // Half of them large.
+  for (int i = 0; i < 100; ++i) {
+    free(allocate(3 * kMiB));
+    keep(1, Bytes(512));
+  }
+  EXPECT_FALSE(keeps(Bytes(512)));
+  expect_sums(stats());
+  allocator_->check();
+}
+
 TEST_F(CachingPolicy, ALargerClassServesWhileThereIsPlenty) {
   open();
   thick_and_fast();

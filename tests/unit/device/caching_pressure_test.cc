@@ -80,7 +80,8 @@ TEST_F(CachingPressure, OutOfMemoryOnlyWhereTrulyShort) {
 // same where there is no more.
 TEST_F(CachingPressure, TheVerySizeIsEnoughWhereMemoryEnds) {
   open(8 * kMiB);
-  const Bytes size = 976 * kKiB;  // its class ends at 1 MiB
+  const Bytes size = 976 * kKiB;             // its class ends at 1 MiB
+  free_all(allocate_many(600, Bytes(512)));  // many small ones: classes round up
   const VirtAddr hole = allocate(kMiB);
   std::vector<VirtAddr> rest;
   for (VirtAddr block = allocate(kMiB); !block.is_null(); block = allocate(kMiB)) {
