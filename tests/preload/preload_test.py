@@ -76,7 +76,7 @@ class Passed(unittest.TestCase):
     """Memory that programs take from the driver past nofrag is counted for as long as it lives."""
 
     def test_what_is_counted(self):
-        for name in ("created", "values-again", "ours", "blocks", "arrays", "threads", "table"):
+        for name in ("created", "values-again", "ours", "blocks", "outlived", "contexts", "arrays", "threads", "table"):
             with self.subTest(name):
                 result = client("passed", name)
                 self.assertEqual((result.returncode, result.stderr), (0, ""))
