@@ -89,6 +89,12 @@ class DeviceAllocator {
   // Does the address lie in our address range (live or not)? Lock-free.
   [[nodiscard]] bool owns(VirtAddr address) const;
 
+  // Our address range is never given back: when this object is gone nothing is mapped in it, and none of its
+  // addresses comes again.
+  void keep_addresses();
+  // Takes far fewer addresses, in a process in which ranges were kept. pre: nothing was allocated yet.
+  void spare_addresses();
+
   // Until it is unpinned, the memory of the live block that holds `address` stays mapped where it is: it
   // is not given back, moved, cut or mapped anywhere else, even after the block is freed. (What is free
   // there serves later requests, at those addresses.) Pins count. Those of blocks that overlap, because

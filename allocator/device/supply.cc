@@ -241,4 +241,14 @@ Supply DeviceAllocator::Impl::supply_for(Pool& pool) {
   return supply;
 }
 
+void DeviceAllocator::keep_addresses() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->space.keep();
+}
+
+void DeviceAllocator::spare_addresses() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->space.be_frugal();
+}
+
 }  // namespace nofrag

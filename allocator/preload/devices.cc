@@ -4,6 +4,7 @@
 #include <array>
 
 #include "preload/captures.h"
+#include "preload/ended.h"
 #include "preload/ipc/exports.h"
 #include "preload/ipc/imports.h"
 #include "preload/memory.h"
@@ -11,6 +12,10 @@
 
 namespace nofrag::preload {
 namespace {
+
+// Address ranges that ended contexts may leave taken: with the first, as large as an allocator likes it, about half of
+// the addresses that a process on the largest cards has.
+constexpr int kMostKeptRanges = 16;
 
 constexpr auto kDevices = static_cast<std::size_t>(Process::kMostDevices);
 
@@ -96,6 +101,13 @@ Service decide_service(int device) {
         "the driver "
         "serves alone (show it one: CUDA_VISIBLE_DEVICES; or say preload:vmm)",
         count);
+    return Service::kNative;
+  }
+  if (Process::instance().kept_ranges() >= kMostKeptRanges) {
+    say("contexts ended %d times while memory of cudaMallocAsync was in use, and its addresses "
+        "stay taken; the driver serves device %d from here on",
+        kMostKeptRanges,
+        device);
     return Service::kNative;
   }
   const Result<DeviceAllocator*> made = Process::instance().device(device);
@@ -218,12 +230,14 @@ void drop_device(int device) {
     return;
   }
   Seat& here = seat(device);
+  const bool outlived = note_ended(device);
   const CUstream courier = here.courier.exchange(nullptr);
   forget_captures(device);
   forget_aside(device);
   forget_exports(device);
   forget_imports(device);
-  Process::instance().drop_device(device);
+  Process::instance().drop_device(
+      device, outlived ? Process::Addresses::kKept : Process::Addresses::kGivenBack);
   if (courier != nullptr) {
     real().stream_destroy(courier);
   }

@@ -69,7 +69,8 @@ void pass_on(int device);
 
 // Shared: while memory is served. Alone: while a context ends.
 [[nodiscard]] std::shared_mutex& gate();
-// The primary context is about to be destroyed: its blocks are no more, nor what was imported in it.
+// The primary context is about to be destroyed: its blocks are no more (ended.h says what of them stays), nor what was
+// imported in it.
 // pre: the gate is held alone.
 void drop_device(int device);
 

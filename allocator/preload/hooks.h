@@ -1,7 +1,7 @@
 // Hooks: what the preload does in place of the driver's entries, one function an entry of entries.def.
 //
-// Owns: nothing; the state is in devices.h, ipc, captures.h and passed/passed.h. Layer: preload. Signatures are the
-// driver's, with void* for structures whose layout we do not need. Threads: any, as the driver's.
+// Owns: nothing; the state is in devices.h, ended.h, ipc, captures.h and passed/passed.h. Layer: preload. Signatures are
+// the driver's, with void* for structures whose layout we do not need. Threads: any, as the driver's.
 // Failure: answers are CUresults; where something of ours fails, the driver's own answer is returned.
 #pragma once
 

@@ -8,6 +8,7 @@
 
 #include "preload/captures.h"
 #include "preload/devices.h"
+#include "preload/ended.h"
 #include "preload/entries.h"
 #include "preload/hooks.h"
 #include "preload/ipc/exports.h"
@@ -271,6 +272,21 @@ CUresult free_waiting(const OwnBlock& block, CUdeviceptr pointer) {
   return give_back(block);
 }
 
+// What is not ours, or no more: an ended block is nothing to the driver, which has errors of its own for what else
+// is wrong (a context that has ended, a capture in which this may not be).
+CUresult free_others(CUdeviceptr pointer) {
+  const CUresult result =
+      freeing(pointer, [&] { return call_real(Entry::k_cuMemFree_v2, pointer); });
+  return result == CUDA_ERROR_INVALID_VALUE && free_ended(pointer) ? CUDA_SUCCESS : result;
+}
+
+CUresult free_others_async(Entry entry, CUdeviceptr pointer, CUstream given, CUstream stream) {
+  const CUresult result = freeing(pointer, [&] { return call_real(entry, pointer, given); });
+  const bool ended =
+      result == CUDA_ERROR_INVALID_VALUE && is_ended(pointer) && !is_capturing(stream);
+  return ended && free_ended(pointer) ? CUDA_SUCCESS : result;
+}
+
 CUresult free_async(Entry entry, CUdeviceptr pointer, CUstream given, CUstream stream) {
   if (Process::instance().forked()) {
     return call_real(entry, pointer, given);  // its locks may be held by threads that are not there
@@ -278,7 +294,7 @@ CUresult free_async(Entry entry, CUdeviceptr pointer, CUstream given, CUstream s
   std::shared_lock lock(gate());
   if (owner_of(pointer) == nullptr) {
     lock.unlock();
-    return freeing(pointer, [&] { return call_real(entry, pointer, given); });
+    return free_others_async(entry, pointer, given, stream);
   }
   if (Process::instance().exiting()) {
     return CUDA_SUCCESS;
@@ -416,9 +432,7 @@ CUresult hook_cuMemFree_v2(CUdeviceptr pointer) {
   std::shared_lock lock(gate());
   if (owner_of(pointer) == nullptr) {
     lock.unlock();
-    return imported_range(pointer).size != 0
-               ? CUDA_ERROR_INVALID_VALUE
-               : freeing(pointer, [&] { return call_real(Entry::k_cuMemFree_v2, pointer); });
+    return imported_range(pointer).size != 0 ? CUDA_ERROR_INVALID_VALUE : free_others(pointer);
   }
   if (Process::instance().exiting()) {
     return CUDA_SUCCESS;  // the driver may be gone, and takes everything back itself

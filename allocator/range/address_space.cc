@@ -8,7 +8,7 @@ AddressSpace::AddressSpace(Driver& driver, Bytes device_memory, Bytes granularit
     : driver_(driver), device_memory_(device_memory), granularity_(granularity) {}
 
 AddressSpace::~AddressSpace() {
-  if (size_.load(std::memory_order_relaxed) != 0) {
+  if (size_.load(std::memory_order_relaxed) != 0 && !kept_) {
     driver_
         .free_range(VirtAddr(base_.load(std::memory_order_relaxed)),
                     Bytes(size_.load(std::memory_order_relaxed)))
@@ -18,7 +18,7 @@ AddressSpace::~AddressSpace() {
 
 Status AddressSpace::reserve() {
   Error refusal;
-  for (std::uint64_t span = kSpan; span >= kSmallestSpan; span /= 2) {
+  for (std::uint64_t span = span_; span >= kSmallestSpan; span /= 2) {
     const Bytes size = round_up(device_memory_ * span, granularity_);
     const Result<VirtAddr> base = driver_.reserve(size, granularity_);
     if (base.ok()) {
@@ -77,7 +77,7 @@ void AddressSpace::return_region(AddressRange region) {
 
 Bytes AddressSpace::free_bytes() const {
   if (size_.load(std::memory_order_relaxed) == 0) {
-    return device_memory_ * kSpan;
+    return device_memory_ * span_;
   }
   Bytes sum;
   for (const AddressRange& span : free_) {

@@ -1,11 +1,12 @@
 // AddressSpace: one device's reserved addresses, cut into regions for heaps.
 //
-// Owns: one driver reservation, made at the first region and kept until destruction: one
-// contiguous range makes "is this address ours" two compares.
+// Owns: one driver reservation, made at the first region and kept until destruction (or, where it
+// is told so, for good): one contiguous range makes "is this address ours" two compares.
 // Layer: range.
 // Units: regions are whole granules. The reservation is kSpan times the device's memory
 // (address space is not memory: reservations up to 2^46 bytes cost nothing, docs/driver.md),
-// halved until the driver accepts it, and never less than four times.
+// halved until the driver accepts it, and never less than four times. Who may need many in one
+// process starts lower: all its addresses together are about 2^47.
 // Invariants: free spans are sorted, disjoint and never adjacent; free + handed out ==
 // reservation.
 // Threads: none (the device lock), except contains(), which is lock-free.
@@ -32,6 +33,7 @@ struct AddressRange {
 class AddressSpace {
  public:
   static constexpr std::uint64_t kSpan = 256;
+  static constexpr std::uint64_t kFrugalSpan = 16;
   static constexpr std::uint64_t kSmallestSpan = 4;
 
   AddressSpace(Driver& driver, Bytes device_memory, Bytes granularity);
@@ -39,6 +41,12 @@ class AddressSpace {
   AddressSpace& operator=(const AddressSpace&) = delete;
   // pre: every region was returned with nothing mapped in it.
   ~AddressSpace();
+
+  // The reservation, if there is one by then, outlives this object and is never given back: nobody in this process
+  // is given one of its addresses again.
+  void keep() { kept_ = true; }
+  // Starts at kFrugalSpan. No effect after the first region.
+  void be_frugal() { span_ = kFrugalSpan; }
 
   Result<AddressRange> take_region(Bytes size);
   void return_region(AddressRange region);
@@ -55,6 +63,8 @@ class AddressSpace {
   Driver& driver_;
   Bytes device_memory_;
   Bytes granularity_;
+  std::uint64_t span_ = kSpan;  // where reserving starts
+  bool kept_ = false;
   std::vector<AddressRange> free_;
   // Written once under the device lock, size last; read without it.
   std::atomic<std::uint64_t> base_{0};

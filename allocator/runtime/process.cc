@@ -310,6 +310,9 @@ Result<DeviceAllocator*> Process::make_device(int ordinal) {
                           error.driver_code);
   }
   DeviceAllocator* const allocator = created.value().release();
+  if (kept_ranges() > 0) {
+    allocator->spare_addresses();
+  }
   allocator->add_pressure_callback([this](DeviceOrdinal device, Bytes needed) {
     return call_pressure_callbacks(device, needed);
   });
@@ -323,14 +326,18 @@ Result<DeviceAllocator*> Process::make_device(int ordinal) {
   return allocator;
 }
 
-void Process::drop_device(int ordinal) {
+void Process::drop_device(int ordinal, Addresses addresses) {
   if (ordinal < 0 || ordinal >= kMostDevices) {
     return;
   }
   const std::lock_guard lock(mutex_);
-  const DeviceAllocator* const device =
+  DeviceAllocator* const device =
       devices_[static_cast<std::size_t>(ordinal)].exchange(nullptr, std::memory_order_acq_rel);
   if (device != nullptr) {
+    if (addresses == Addresses::kKept) {
+      device->keep_addresses();
+      kept_ranges_.fetch_add(1, std::memory_order_acq_rel);
+    }
     const std::lock_guard dropping(dropped_mutex_);
     DeviceReport last{ordinal, device->info().name, device->uses_virtual_memory(), device->stats()};
     for (const DeviceReport& earlier : dropped_) {

@@ -74,7 +74,12 @@ class Process {
   // begins one before this has returned; nor may any look at what an earlier call gave it, the allocator
   // included. Nothing here could wait for them: calls find the allocator without a lock. It is no more than CUDA
   // demands of who resets a device (cudaDeviceReset, cuDevicePrimaryCtxReset): that no other thread uses it.
-  void drop_device(int ordinal);
+  // kKept: its addresses stay reserved for good, for blocks that may still be named by them. Allocators made later
+  // take fewer, since those of a process are not without end.
+  enum class Addresses : unsigned char { kGivenBack, kKept };
+  void drop_device(int ordinal, Addresses addresses = Addresses::kGivenBack);
+  // Address ranges kept so, of all devices.
+  [[nodiscard]] int kept_ranges() const { return kept_ranges_.load(std::memory_order_acquire); }
   // Starts and checks the ordinal; null if the device has not been used.
   Result<DeviceAllocator*> device_if_used(int ordinal);
   // The used device whose address range holds `address`; null if there is none. Never starts.
@@ -150,6 +155,7 @@ class Process {
   std::unique_ptr<Driver> driver_;
   int device_count_ = 0;
   std::array<std::atomic<DeviceAllocator*>, kMostDevices> devices_{};
+  std::atomic<int> kept_ranges_{0};
   MemoryWatch::Listener watch_;  // Sync: mutex_
   Tracing tracing_;              // Sync: mutex_, but for its recorder
   CallbackList<nofrag_oom_callback> oom_callbacks_;

@@ -76,7 +76,7 @@ class Passed(unittest.TestCase):
     """Memory that programs take from the driver past nofrag is counted for as long as it lives."""
 
     def test_what_is_counted(self):
-        for name in ("created", "values-again", "ours", "blocks", "arrays", "threads", "table"):
+        for name in ("created", "values-again", "ours", "blocks", "outlived", "contexts", "arrays", "threads", "table"):
             with self.subTest(name):
                 result = client("passed", name)
                 self.assertEqual((result.returncode, result.stderr), (0, ""))
@@ -114,6 +114,23 @@ class Semantics(unittest.TestCase):
         for group in ("reset", "release"):
             with self.subTest(group):
                 self.same("dlsym", group)
+
+    def test_blocks_that_outlive_their_context(self):
+        # On this card the third context gets the first one's addresses, if they were given back.
+        for end in ("reset", "release"):
+            with self.subTest(end):
+                self.same("dlsym", end, program="ended", FAKE_CUDA_MIB="143360")
+        for name in ("captures", "exit"):
+            with self.subTest(name):
+                self.same("dlsym", name, program="ended")
+        self.same("dlsym", "many", program="ended", said="ended 16 times .*the driver serves device 0 from here on")
+        for conf in ("preload:native", "backend:plain"):
+            with self.subTest(conf):
+                self.same("dlsym", "reset", program="ended", conf=conf)
+        for name in ("fork", *["threads"] * 3):
+            with self.subTest(name):
+                result = client("ended", "dlsym", name)
+                self.assertEqual((result.returncode, result.stderr), (0, ""))
 
     def test_a_small_card(self):
         self.same("dlsym", FAKE_CUDA_MIB="420")

@@ -215,7 +215,9 @@ void forget_blocks(CUcontext context) {
 }
 
 void forget_primary_blocks(int device) {
-  forget_if([&](const Block& block) { return block.primary && block.device == device; });
+  forget_if([&](const Block& block) {
+    return block.primary && block.device == device && block.kind != PassedOnKind::kPools;
+  });
 }
 
 void note_created(std::uint64_t handle, std::uint64_t size, int device) {

@@ -39,6 +39,7 @@ CUresult note_pool_block(CUresult result,
 void drop_block(std::uint64_t key, std::uint64_t number);
 // A context ended, and its blocks with it.
 void forget_blocks(CUcontext context);
+// The same of a primary one; but blocks of pools are the device's, and stay until they are freed.
 void forget_primary_blocks(int device);
 
 // Calls a driver's free; what it frees is counted no more.

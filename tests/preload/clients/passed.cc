@@ -197,6 +197,37 @@ void blocks() {
   EXPECT(number("pools_bytes") == 6 * kMib && all_explained());
   GOOD(cu.free_async(p, nullptr));
   EXPECT(number("pools_bytes") == 0 && number("peak_bytes") == 6 * kMib && all_explained());
+}
+
+// Pools are the device's: their blocks outlive a context, and count until they are freed.
+void outlived() {
+  CUmemoryPool usual = nullptr;
+  CUmemoryPool pool = nullptr;
+  CUmemPoolProps properties{};
+  CUdeviceptr p = 0;
+  CUdeviceptr q = 0;
+  CUdeviceptr managed = 0;
+  GOOD(cu.default_pool(&usual, 0));
+  GOOD(cu.pool_create(&pool, &properties));
+  GOOD(cu.set_pool(0, pool));
+  GOOD(cu.alloc_from_pool(&p, 6 * kMib, pool, nullptr));
+  GOOD(cu.alloc_async(&q, 2 * kMib, nullptr));
+  GOOD(cu.alloc_managed(&managed, 4 * kMib, CU_MEM_ATTACH_GLOBAL));
+  for (int i = 0; i < 2; ++i) {
+    GOOD(cu.reset(0));
+    GOOD(cu.retain(&context, 0));
+    GOOD(cu.set_current(context));
+    EXPECT(number("pools_bytes") == 8 * kMib && number("managed_bytes") == 0 && all_explained());
+  }
+  GOOD(cu.free_async(p, nullptr));
+  EXPECT(number("pools_bytes") == 2 * kMib && all_explained());
+  GOOD(cu.free(q));
+  EXPECT(number("pools_bytes") == 0 && all_explained());
+  GOOD(cu.set_pool(0, usual));
+}
+
+void contexts() {
+  CUdeviceptr p = 0;
   // Another context's memory is the driver's, and ends with it.
   CUcontext other = nullptr;
   GOOD(cu.context_create(&other, 0, 0));
@@ -307,6 +338,8 @@ const std::map<std::string, void (*)()> kChecks = {{"created", created},
                                                    {"values-again", values_again},
                                                    {"ours", ours},
                                                    {"blocks", blocks},
+                                                   {"outlived", outlived},
+                                                   {"contexts", contexts},
                                                    {"arrays", arrays},
                                                    {"left", left},
                                                    {"threads", threads},

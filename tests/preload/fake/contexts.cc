@@ -128,7 +128,12 @@ void empty(Context* context) {
   Driver& d = driver();
   d.sim->device_synchronize(nofrag::DeviceOrdinal(context->device)).ignore();
   for (auto it = d.allocations.begin(); it != d.allocations.end();) {
-    const bool theirs = it->second.context == context;
+    fake::Allocation& allocation = it->second;
+    bool theirs = allocation.context == context;
+    if (theirs && context->primary && allocation.pool != nullptr && !allocation.graph) {
+      allocation.outlived = true;
+      theirs = false;
+    }
     if (theirs) {
       d.sim
           ->free(nofrag::DeviceOrdinal(context->device), nofrag::VirtAddr(std::uint64_t{it->first}))

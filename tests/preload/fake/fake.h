@@ -31,6 +31,7 @@ struct Allocation {
   std::size_t size = 0;
   Context* context = nullptr;
   CUmemoryPool pool = nullptr;  // of cuMemAllocAsync
+  bool outlived = false;        // of a pool, and its primary context has ended
   bool graph = false;           // made by a capture
   unsigned opened = 0;          // by cuIpcOpenMemHandle, so often
   std::string shown;            // the handle that it was opened by
@@ -95,7 +96,8 @@ CUresult result_of(nofrag::Errc code);
 CUresult unsafe_in_capture();
 CUmemoryPool default_pool(int device);
 bool is_capturing(CUstream stream);
-// Waits for the context's work and ends its memory, streams and captures.
+// Waits for the context's work and ends its memory, streams and captures. What a pool gave in a primary context is the
+// device's: it stays as it is until it is freed.
 void empty(Context* context);
 CUstreamCaptureMode& thread_mode();
 std::vector<Context*>& stack();

@@ -34,7 +34,7 @@ CUresult allocate(CUdeviceptr* pointer, std::size_t size, CUmemoryPool pool, boo
     return fake::result_of(made.error().code);
   }
   *pointer = made.value().value();
-  driver().allocations[*pointer] = {size, context, pool, graph, 0, {}};
+  driver().allocations[*pointer] = {size, context, pool, false, graph, 0, {}};
   return CUDA_SUCCESS;
 }
 
@@ -121,7 +121,12 @@ CUresult cuMemFree(CUdeviceptr pointer) {
     return unsafe;
   }
   if (fake::current() == nullptr) {
-    return CUDA_ERROR_INVALID_CONTEXT;
+    // Without any context, what outlived its own can be freed nevertheless, and what is unknown is told so.
+    const auto found = driver().allocations.find(pointer);
+    const bool unknown = found == driver().allocations.end() && pointer != 0;
+    const bool answered = unknown || (pointer != 0 && found->second.outlived);
+    const CUresult none = fake::no_context();
+    return answered && none == CUDA_ERROR_INVALID_CONTEXT ? release(pointer) : none;
   }
   return pointer == 0 ? CUDA_SUCCESS : release(pointer);
 }
@@ -145,6 +150,9 @@ CUresult cuMemAllocAsync(CUdeviceptr* pointer, std::size_t size, CUstream stream
 
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
   FAKE_ENTRY("cuMemFreeAsync")
+  if (fake::current() == nullptr) {
+    return fake::no_context();
+  }
   const auto found = driver().allocations.find(pointer);
   if (fake::is_capturing(stream) && (found == driver().allocations.end() || !found->second.graph)) {
     return CUDA_ERROR_INVALID_VALUE;

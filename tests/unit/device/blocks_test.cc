@@ -1,5 +1,6 @@
 // Blocks as the caller sees them: sizes, addresses, look-up, limits, trim, events, the plain backend.
 #include "device_fixture.h"
+#include "range/address_space.h"
 
 namespace nofrag {
 namespace {
@@ -49,6 +50,27 @@ TEST_F(BlocksTest, FreeTakesOnlyLiveBlocks) {
   free(block);
   EXPECT_EQ(allocator_->free(block).code(), Errc::kUnknownPointer);
   EXPECT_EQ(allocator_->stats().frees, 1U);
+}
+
+TEST_F(BlocksTest, KeptAddressesOutliveTheAllocatorWithNothingInThem) {
+  start(64 * kMiB);
+  allocate(3 * kMiB);
+  const VirtAddr block = allocate(20 * kMiB, kB);
+  allocator_->keep_addresses();
+  tags_.clear();
+  allocator_.reset();
+  EXPECT_EQ(sim_->leaks().reservations, 1U);
+  EXPECT_EQ(sim_->leaks().reserved_bytes, 64 * kMiB * AddressSpace::kSpan);
+  EXPECT_EQ(sim_->leaks().mappings + sim_->leaks().handles + sim_->leaks().events, 0U);
+  auto created = DeviceAllocator::create(*recorder_, kDevice, Options());
+  ASSERT_TRUE(created.ok());
+  const auto next = std::move(created.value());
+  next->spare_addresses();
+  EXPECT_TRUE(next->allocate(60 * kMiB, kA).ok());
+  EXPECT_FALSE(next->owns(block));
+  EXPECT_EQ(sim_->leaks().reserved_bytes,
+            64 * kMiB * (AddressSpace::kSpan + AddressSpace::kFrugalSpan));
+  EXPECT_EQ(sim_->violation_count(), 0U);
 }
 
 TEST_F(BlocksTest, TrimStopsAtWhatToKeep) {

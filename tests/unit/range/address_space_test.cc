@@ -60,6 +60,50 @@ TEST(AddressSpace, PassesTheDriversErrorOnAndTriesAgainLater) {
   space.return_region(region.value());
 }
 
+TEST(AddressSpace, KeptAddressesNeverComeAgain) {
+  SimulatedDriver driver(spec());
+  // So large that the third is given the first one's addresses, if it gave them back.
+  const Bytes memory = Bytes(std::uint64_t{140} << 30);
+  for (const bool kept : {false, true}) {
+    AddressRange first;
+    {
+      AddressSpace space(driver, memory, 2 * kMiB);
+      first = space.take_region(2 * kMiB).value();
+      space.return_region(first);
+      if (kept) {
+        space.keep();
+      }
+    }
+    EXPECT_EQ(driver.leaks().reservations, kept ? 1U : 0U);
+    EXPECT_EQ(driver.leaks().mappings, 0U);
+    bool again = false;
+    for (int i = 0; i < 4; ++i) {
+      AddressSpace space(driver, memory, 2 * kMiB);
+      const AddressRange region = space.take_region(2 * kMiB).value();
+      again = again || space.contains(first.address);
+      space.return_region(region);
+    }
+    EXPECT_EQ(again, !kept);
+  }
+  EXPECT_EQ(driver.leaks().reserved_bytes, memory * AddressSpace::kSpan);
+}
+
+TEST(AddressSpace, KeepsNothingThatItDoesNotHave) {
+  SimulatedDriver driver(spec());
+  AddressSpace(driver, 64 * kMiB, 2 * kMiB).keep();
+  EXPECT_TRUE(driver.leaks().none());
+}
+
+TEST(AddressSpace, AFrugalOneTakesLittle) {
+  SimulatedDriver driver(spec());
+  AddressSpace space(driver, 64 * kMiB, 2 * kMiB);
+  space.be_frugal();
+  EXPECT_EQ(space.free_bytes(), 64 * kMiB * AddressSpace::kFrugalSpan);
+  space.return_region(space.take_region(2 * kMiB).value());
+  EXPECT_EQ(driver.leaks().reserved_bytes, 64 * kMiB * AddressSpace::kFrugalSpan);
+  EXPECT_EQ(space.free_bytes(), 64 * kMiB * AddressSpace::kFrugalSpan);
+}
+
 TEST(AddressSpaceDeathTest, RegionReturnedTwiceAborts) {
   SimulatedDriver driver(spec());
   AddressSpace space(driver, 64 * kMiB, 2 * kMiB);
