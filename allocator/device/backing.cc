@@ -18,6 +18,20 @@ constexpr std::uint64_t kSmallestShare = 1024;
 constexpr std::uint64_t kLargestShare = 256;
 // Below a twenty-fifth of what there is, memory does not run short soon.
 constexpr std::uint64_t kFarFromFullShare = 25;
+// What a small job may hold beside its peak: at most this part of the peak, less by this part of it.
+constexpr std::uint64_t kSmallJobPart = 3;
+constexpr std::uint64_t kSmallJobFades = 64;
+
+// A job of changing sizes that takes a hundredth of the device composes all the time, and each time it costs as
+// much as a large one's; what saves it that is next to nothing of the device. It fades as the job grows.
+Bytes small_job_slack(const Tuning& tuning, Bytes capacity, Bytes peak) {
+  if (tuning.small_job_share == 0) {
+    return {};
+  }
+  const Bytes most(capacity.count() / tuning.small_job_share);
+  const Bytes fades(peak.count() / kSmallJobFades);
+  return fades < most ? std::min(most - fades, Bytes(peak.count() / kSmallJobPart)) : Bytes{};
+}
 
 }  // namespace
 
@@ -36,7 +50,7 @@ bool DeviceAllocator::Impl::within_soft_limit(Bytes more, Bytes request) const {
   const Bytes floor = std::min(tuning.handle, peak);
   const auto share =
       Bytes(static_cast<std::uint64_t>(static_cast<double>(peak.count()) * tuning.slack));
-  const Bytes slack = std::max(floor, share);
+  const Bytes slack = std::max({floor, share, small_job_slack(tuning, capacity(), peak)});
   return physical.reserved() + more <= round_up(peak + slack, info.granularity);
 }
 

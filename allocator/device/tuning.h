@@ -20,6 +20,8 @@ struct Tuning {
   std::uint64_t coarser = 1;
   // How far reserved memory may grow above the peak of allocated memory before free memory is composed.
   double slack = 0.0;
+  // A small job may hold more beside it, the smaller it is: up to this share of the device (0: no more).
+  std::uint64_t small_job_share = 0;
   std::uint64_t cuts = 0;              // how many idle handles may be cut under blocks (cut.cc) ...
   std::uint64_t cuts_at_the_brim = 0;  // ... and when next to nothing is left
   std::uint64_t exact_handles = 0;     // how many small handles may be made before memory is tight
