@@ -3,8 +3,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cstdio>
 
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -25,19 +25,20 @@ int open_folder(const std::string& path) {
   return folder;
 }
 
+// Without memory of the heap: the host may fork meanwhile, and it would stay behind in the child.
 void read_command(ProcessStatus* status) {
-  std::FILE* file = std::fopen("/proc/self/cmdline", "re");
-  if (file == nullptr) {
+  const int file = ::open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+  if (file < 0) {
     return;
   }
   char text[256];
-  const std::size_t got = std::fread(text, 1, sizeof text, file);
-  std::fclose(file);
-  std::string command;
-  for (std::size_t i = 0; i < got; ++i) {
-    command += text[i] == '\0' ? ' ' : text[i];
+  const ssize_t got = ::read(file, text, sizeof text);
+  ::close(file);
+  if (got <= 0) {
+    return;
   }
-  copy_name(command, status->command.data(), status->command.size());
+  std::replace(text, text + got, '\0', ' ');
+  copy_name({text, static_cast<std::size_t>(got)}, status->command.data(), status->command.size());
 }
 
 }  // namespace
