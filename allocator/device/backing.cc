@@ -18,12 +18,12 @@ constexpr std::uint64_t kSmallestShare = 1024;
 constexpr std::uint64_t kLargestShare = 256;
 // Below a twenty-fifth of what there is, memory does not run short soon.
 constexpr std::uint64_t kFarFromFullShare = 25;
-// What a small job may hold beside its peak: at most this part of the peak, less by this part of it.
+// What a small job may hold beside its peak: a share of the device less the second part of the peak, at most the first.
 constexpr std::uint64_t kSmallJobPart = 3;
 constexpr std::uint64_t kSmallJobFades = 64;
 
-// A job of changing sizes that takes a hundredth of the device composes all the time, and each time it costs as
-// much as a large one's; what saves it that is next to nothing of the device. It fades as the job grows.
+// A job of changing sizes composes all the time, and where it takes a hundredth of the device each time costs as much
+// as in a large job, to save next to nothing of it. So a small job may hold more; the larger it is, the less.
 Bytes small_job_slack(const Tuning& tuning, Bytes capacity, Bytes peak) {
   if (tuning.small_job_share == 0) {
     return {};

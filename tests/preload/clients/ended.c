@@ -11,42 +11,11 @@
 
 #include <sys/wait.h>
 
-#include "api.h"
+#include "ends.h"
 
 #define MIB ((size_t)1 << 20)
 #define BLOCKS 6
 static const size_t sizes[BLOCKS] = {MIB, 1000, 40 * MIB, 5 * MIB, 600, 3 * MIB};
-
-static struct api cu;
-
-static void line(const char* what, long long value) {
-  printf("%s: %lld\n", what, value);
-  fflush(stdout);
-}
-
-static void check(int good, const char* what) {
-  if (!good) {
-    fprintf(stderr, "not so: %s\n", what);
-    exit(4);
-  }
-}
-#define MUST(condition) check(condition, #condition)
-
-static int take_context(void) {
-  CUcontext context = NULL;
-  const int result = cu.retain(&context, 0);
-  return result != CUDA_SUCCESS ? result : (int)cu.set_current(context);
-}
-
-static int end(const char* how) {
-  return strcmp(how, "reset") == 0 ? cu.reset(0) : cu.release(0);
-}
-
-/* One hold on the context as before: a reset leaves the old one. */
-static int begin_again(const char* how) {
-  const int result = take_context();
-  return result == CUDA_SUCCESS && strcmp(how, "reset") == 0 ? (int)cu.release(0) : result;
-}
 
 /* The same sizes in the same order: what is given out from addresses that were given back comes where it was. */
 static void take_blocks(CUdeviceptr* blocks, int first_byte) {

@@ -13,33 +13,13 @@
 
 #include <sys/wait.h>
 
-#include "api.h"
+#include "ends.h"
 
 #define BLOCKS 3
 static const size_t sizes[BLOCKS] = {(size_t)5 << 20, 1000, (size_t)40 << 20};
 
-static struct api cu;
 static CUipcMemHandle handles[BLOCKS];
 static CUdeviceptr blocks[BLOCKS];
-
-static void line(const char* what, long long value) {
-  printf("%s: %lld\n", what, value);
-  fflush(stdout);
-}
-
-static void check(int good, const char* what) {
-  if (!good) {
-    fprintf(stderr, "not so: %s\n", what);
-    exit(4);
-  }
-}
-#define MUST(condition) check(condition, #condition)
-
-static int take_context(void) {
-  CUcontext context = NULL;
-  const int result = cu.retain(&context, 0);
-  return result != CUDA_SUCCESS ? result : (int)cu.set_current(context);
-}
 
 static int open_block(CUdeviceptr* pointer, int i) {
   return cu.ipc_open(pointer, handles[i], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
@@ -72,16 +52,6 @@ static void show_ended(void) {
     line("close", cu.ipc_close(blocks[i]));
     line("close again", cu.ipc_close(blocks[i]));
   }
-}
-
-static int end(const char* how) {
-  return strcmp(how, "reset") == 0 ? cu.reset(0) : cu.release(0);
-}
-
-/* One hold on the context as before: a reset leaves the old one. */
-static int begin_again(const char* how) {
-  const int result = take_context();
-  return result == CUDA_SUCCESS && strcmp(how, "reset") == 0 ? (int)cu.release(0) : result;
 }
 
 /* Twice: what the first end left behind would be found by the second. */
