@@ -90,8 +90,8 @@ class DeviceAllocator {
   [[nodiscard]] bool owns(VirtAddr address) const;
 
   // Our address range is never given back: when this object is gone nothing is mapped in it, and none of its
-  // addresses comes again.
-  void keep_addresses();
+  // addresses comes again. How many bytes of addresses these are.
+  Bytes keep_addresses();
   // Takes far fewer addresses, in a process in which ranges were kept. pre: nothing was allocated yet.
   void spare_addresses();
 

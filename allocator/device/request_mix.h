@@ -32,7 +32,7 @@ class RequestMix {
              : small  ? std::min(all + 1, kMostSmall)
                       : all - std::min(all, kSmallALarge);
     const bool hot = misses_ >= (hot_ ? kManyMisses / 2 : kManyMisses);
-    const bool fine = small_ >= (fine_ ? kManySmall / 2 : kManySmall);
+    const bool fine = !several || small_ >= (fine_ ? kManySmall / 2 : kManySmall);
     const bool changed = hot != hot_ || fine != fine_;
     hot_ = hot;
     fine_ = fine;

@@ -241,9 +241,9 @@ Supply DeviceAllocator::Impl::supply_for(Pool& pool) {
   return supply;
 }
 
-void DeviceAllocator::keep_addresses() {
+Bytes DeviceAllocator::keep_addresses() {
   const std::lock_guard lock(impl_->mutex);
-  impl_->space.keep();
+  return impl_->space.keep();
 }
 
 void DeviceAllocator::spare_addresses() {

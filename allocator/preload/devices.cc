@@ -13,9 +13,10 @@
 namespace nofrag::preload {
 namespace {
 
-// Address ranges that ended contexts may leave taken: with the first, as large as an allocator likes it, about half of
-// the addresses that a process on the largest cards has.
+// What ended contexts may leave taken: so many address ranges, and of the 2^47 addresses of a process (docs/driver.md)
+// five eighths; the rest is for the next allocators and for others.
 constexpr int kMostKeptRanges = 16;
+constexpr Bytes kMostKeptAddresses(std::uint64_t{5} << 44);
 
 constexpr auto kDevices = static_cast<std::size_t>(Process::kMostDevices);
 
@@ -103,10 +104,11 @@ Service decide_service(int device) {
         count);
     return Service::kNative;
   }
-  if (Process::instance().kept_ranges() >= kMostKeptRanges) {
-    say("contexts ended %d times while memory of cudaMallocAsync was in use, and its addresses "
+  const int kept = Process::instance().kept_ranges();
+  if (kept >= kMostKeptRanges || Process::instance().kept_addresses() >= kMostKeptAddresses) {
+    say("contexts ended %d times while memory was in use that outlives them, and its addresses "
         "stay taken; the driver serves device %d from here on",
-        kMostKeptRanges,
+        kept,
         device);
     return Service::kNative;
   }

@@ -227,9 +227,12 @@ bool decide_to_act() {
   return decided == Known::kYes;
 }
 
+bool has_acted() {
+  return decision.load(std::memory_order_acquire) == Known::kYes && !Process::instance().forked();
+}
+
 bool acting() {
-  return decision.load(std::memory_order_acquire) == Known::kYes &&
-         !gave_up.load(std::memory_order_relaxed) && !Process::instance().forked();
+  return has_acted() && !gave_up.load(std::memory_order_relaxed);
 }
 
 void give_up(const char* what, const char* why) {

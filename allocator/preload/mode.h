@@ -21,6 +21,9 @@ namespace nofrag::preload {
 bool decide_to_act();
 // The decision; false before it, in the child of a fork, and after give_up.
 [[nodiscard]] bool acting();
+// The same, and true after give_up too: memory that was given out is ours, and must be seen to (contexts that end,
+// captures, streams, what becomes known outside).
+[[nodiscard]] bool has_acted();
 // Something of ours failed: one line, and from now on the driver serves what is new. Memory that was given
 // out stays ours.
 void give_up(const char* what, const char* why);

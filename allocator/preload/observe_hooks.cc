@@ -64,9 +64,9 @@ void capture_over(CUstream stream) {
 template <typename... Arguments>
 CUresult begin_capture(Entry entry, CUstream given, CUstream stream, Arguments... arguments) {
   // Asked before: of a captured stream nothing may be asked.
-  const int device = acting() ? device_of_stream(stream) : -1;
+  const int device = has_acted() ? device_of_stream(stream) : -1;
   const CUresult result = call_real(entry, given, arguments...);
-  if (result == CUDA_SUCCESS && acting()) {
+  if (result == CUDA_SUCCESS && has_acted()) {
     capture_begun(stream, device);
   }
   return result;
@@ -74,7 +74,7 @@ CUresult begin_capture(Entry entry, CUstream given, CUstream stream, Arguments..
 
 CUresult end_capture(Entry entry, CUstream given, CUstream stream, void* graph) {
   const CUresult result = call_real(entry, given, graph);
-  if (acting() && !is_capturing(stream)) {
+  if (has_acted() && !is_capturing(stream)) {
     capture_over(stream);
   }
   return result;
@@ -84,7 +84,7 @@ CUresult end_capture(Entry entry, CUstream given, CUstream stream, void* graph) 
 
 // At exit nothing is torn down: the driver takes everything back, or has already.
 bool may_drop(CUdevice device) {
-  return acting() && known_device(device) && !Process::instance().exiting();
+  return has_acted() && known_device(device) && !Process::instance().exiting();
 }
 
 // The gate stays closed until the driver has ended the context: a thread that came between would make a new
@@ -205,7 +205,7 @@ CUresult hook_cuStreamEndCapture_ptsz(CUstream stream, void* graph) {
 
 CUresult hook_cuStreamCreate(CUstream* stream, unsigned flags) {
   const CUresult result = Retry<CUstream*, unsigned>::call<Entry::k_cuStreamCreate>(stream, flags);
-  if (result == CUDA_SUCCESS && acting() && !options().preload_free_waits &&
+  if (result == CUDA_SUCCESS && has_acted() && !options().preload_free_waits &&
       !InsideNofrag::here()) {
     note_stream(*stream, flags);
   }
@@ -216,7 +216,7 @@ CUresult hook_cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int p
   const CUresult result =
       Retry<CUstream*, unsigned, int>::call<Entry::k_cuStreamCreateWithPriority>(
           stream, flags, priority);
-  if (result == CUDA_SUCCESS && acting() && !options().preload_free_waits &&
+  if (result == CUDA_SUCCESS && has_acted() && !options().preload_free_waits &&
       !InsideNofrag::here()) {
     note_stream(*stream, flags);
   }
@@ -224,7 +224,7 @@ CUresult hook_cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int p
 }
 
 CUresult hook_cuStreamDestroy_v2(CUstream stream) {
-  if (acting() && !InsideNofrag::here() && stream != nullptr && !Process::instance().exiting()) {
+  if (has_acted() && !InsideNofrag::here() && stream != nullptr && !Process::instance().exiting()) {
     const InsideNofrag inside;
     const int device = device_of_stream(stream);
     if (device >= 0) {
@@ -271,7 +271,7 @@ CUresult hook_cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 
 CUresult hook_cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   std::shared_lock lock(gate(), std::defer_lock);
-  const bool counted = acting() && known_device(device);
+  const bool counted = has_acted() && known_device(device);
   if (counted) {
     // Counted before the driver holds it: another thread's last release then no longer is the last.
     lock.lock();

@@ -42,9 +42,12 @@ class AddressSpace {
   // pre: every region was returned with nothing mapped in it.
   ~AddressSpace();
 
-  // The reservation, if there is one by then, outlives this object and is never given back: nobody in this process
-  // is given one of its addresses again.
-  void keep() { kept_ = true; }
+  // The reservation outlives this object and is never given back: nobody in this process is given one of its
+  // addresses again. How large it is (0: none yet).
+  Bytes keep() {
+    kept_ = true;
+    return Bytes(size_.load(std::memory_order_relaxed));
+  }
   // Starts at kFrugalSpan. No effect after the first region.
   void be_frugal() { span_ = kFrugalSpan; }
 

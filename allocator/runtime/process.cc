@@ -335,7 +335,7 @@ void Process::drop_device(int ordinal, Addresses addresses) {
       devices_[static_cast<std::size_t>(ordinal)].exchange(nullptr, std::memory_order_acq_rel);
   if (device != nullptr) {
     if (addresses == Addresses::kKept) {
-      device->keep_addresses();
+      kept_addresses_.fetch_add(device->keep_addresses().count(), std::memory_order_relaxed);
       kept_ranges_.fetch_add(1, std::memory_order_acq_rel);
     }
     const std::lock_guard dropping(dropped_mutex_);

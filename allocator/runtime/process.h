@@ -78,8 +78,11 @@ class Process {
   // take fewer, since those of a process are not without end.
   enum class Addresses : unsigned char { kGivenBack, kKept };
   void drop_device(int ordinal, Addresses addresses = Addresses::kGivenBack);
-  // Address ranges kept so, of all devices.
+  // Address ranges kept so, of all devices, and the bytes of addresses in them.
   [[nodiscard]] int kept_ranges() const { return kept_ranges_.load(std::memory_order_acquire); }
+  [[nodiscard]] Bytes kept_addresses() const {
+    return Bytes(kept_addresses_.load(std::memory_order_relaxed));
+  }
   // Starts and checks the ordinal; null if the device has not been used.
   Result<DeviceAllocator*> device_if_used(int ordinal);
   // The used device whose address range holds `address`; null if there is none. Never starts.
@@ -156,6 +159,7 @@ class Process {
   int device_count_ = 0;
   std::array<std::atomic<DeviceAllocator*>, kMostDevices> devices_{};
   std::atomic<int> kept_ranges_{0};
+  std::atomic<std::uint64_t> kept_addresses_{0};
   MemoryWatch::Listener watch_;  // Sync: mutex_
   Tracing tracing_;              // Sync: mutex_, but for its recorder
   CallbackList<nofrag_oom_callback> oom_callbacks_;

@@ -172,6 +172,7 @@ class Suite:
         for end in ("reset", "release"):
             self.same(f"driver API {end}", [self.bin / "suite", "dlsym", end])
             self.same(f"outlived by blocks, {end}", [self.bin / "ended", "dlsym", end])
+        self.same("blocks freed before the end", [self.bin / "ended", "dlsym", "before"])
         self.same("driver API, free does not wait", [self.bin / "suite", "dlsym", "contents", "streams", "frees"],
                   conf="preload_free_waits:false")
 

@@ -124,6 +124,11 @@ class Semantics(unittest.TestCase):
             with self.subTest(name):
                 self.same("dlsym", name, program="ended")
         self.same("dlsym", "many", program="ended", said="ended 16 times .*the driver serves device 0 from here on")
+        # A card of which 16 ranges would be more addresses than a process has.
+        said = r"ended \d times .*the driver serves device 0 from here on"
+        self.same("dlsym", "many", program="ended", said=said, FAKE_CUDA_MIB="283648")
+        self.same("dlsym", "before", program="ended")
+        self.same("dlsym", "broken", program="ended", said="from here on the driver serves alone")
         for conf in ("preload:native", "backend:plain"):
             with self.subTest(conf):
                 self.same("dlsym", "reset", program="ended", conf=conf)

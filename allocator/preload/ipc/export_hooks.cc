@@ -127,7 +127,7 @@ CUresult export_block(const OwnBlock& block, CUipcMemHandle* handle) {
 
 // The memory that holds `pointer` becomes known outside in a way we cannot see the end of before its free.
 void pin_for_others(CUdeviceptr pointer) {
-  if (!acting()) {
+  if (!has_acted()) {
     return;
   }
   const std::shared_lock gate_lock(gate());

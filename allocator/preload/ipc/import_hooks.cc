@@ -105,12 +105,8 @@ bool is_own_handle(const HandleText& text) {
   return text.name.process == static_cast<std::uint64_t>(::getpid());
 }
 
-// pre: the gate is held, since `device` was looked up: its context is there until this is done.
-CUresult open_import(const HandleText& text, int device, CUdeviceptr* pointer) {
-  if (is_own_handle(text)) {
-    return CUDA_ERROR_INVALID_CONTEXT;  // as the driver has it for handles of the same process
-  }
-  const std::lock_guard lock(imports_mutex);
+// One more use of what is open. pre: imports_mutex. False: it is not.
+bool open_again(const HandleText& text, int device, CUdeviceptr* pointer) {
   if (imported == nullptr) {
     imported = new std::vector<Import>;
   }
@@ -121,12 +117,32 @@ CUresult open_import(const HandleText& text, int device, CUdeviceptr* pointer) {
       ++known.uses;
       known.turn = ++last_turn;
       *pointer = known.base;
+      return true;
+    }
+  }
+  return false;
+}
+
+// pre: the gate is held, since `device` was looked up: its context is there until this is done.
+CUresult open_import(const HandleText& text, int device, CUdeviceptr* pointer) {
+  if (is_own_handle(text)) {
+    return CUDA_ERROR_INVALID_CONTEXT;  // as the driver has it for handles of the same process
+  }
+  {
+    const std::lock_guard lock(imports_mutex);
+    if (open_again(text, device, pointer)) {
       return CUDA_SUCCESS;
     }
   }
+  // Asked without the lock: a process that has stopped answers late, and pointers are looked up meanwhile.
   ExportedBlock block;
   if (!fetch_export(text.name, text.id, &block)) {
     return CUDA_ERROR_INVALID_VALUE;
+  }
+  const std::lock_guard lock(imports_mutex);
+  if (open_again(text, device, pointer)) {  // another thread was first
+    close_parts(block);
+    return CUDA_SUCCESS;
   }
   Import import;
   import.text = text;

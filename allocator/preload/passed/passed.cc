@@ -211,7 +211,10 @@ void drop_block(std::uint64_t key, std::uint64_t number) {
 }
 
 void forget_blocks(CUcontext context) {
-  forget_if([&](const Block& block) { return block.context == context; });
+  // (Memory of pools outlives the primary context that it was taken in; another may be where that one was.)
+  forget_if([&](const Block& block) {
+    return block.context == context && !(block.primary && block.kind == PassedOnKind::kPools);
+  });
 }
 
 void forget_primary_blocks(int device) {

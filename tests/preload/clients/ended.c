@@ -1,8 +1,11 @@
-/* Blocks of cuMemAllocAsync that outlive their context. usage: ended WAY reset|release|captures|many|exit|threads|fork
+/* Blocks of cuMemAllocAsync that outlive their context. usage: ended WAY MODE
+ * MODE: reset release before captures many broken exit threads fork
  *
- * They are freed late, once each, by when others are in use: reset, release (for a GPU, too), captures, many and exit
- * print a line a finding, the same with and without the preload. threads, fork: checks, only over the fake driver. */
+ * They are freed late, once each, by when others are in use: reset, release, before (for a GPU, too), captures, many,
+ * broken and exit print a line a finding, the same with and without the preload. broken, threads, fork: only over the
+ * fake driver. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,6 +46,14 @@ static void free_late(CUdeviceptr pointer, int in_a_stream) {
   line("free again in a stream", cu.free_async(pointer, NULL));
 }
 
+static void ask_of(CUdeviceptr pointer) {
+  CUdeviceptr base = 0;
+  size_t size = 0;
+  int type = 0;
+  line("range", cu.range(&base, &size, pointer));
+  line("type", cu.attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer));
+}
+
 static void outlive(const char* how) {
   CUdeviceptr old[2][BLOCKS];
   CUdeviceptr fresh[BLOCKS];
@@ -61,6 +72,7 @@ static void outlive(const char* how) {
     line("free again", cu.free(old[round][0]));
     line("free of what ended", cu.free(plain));
     line("free of it in a stream", cu.free_async(plain, NULL));
+    ask_of(plain);
   }
   take_blocks(fresh, 100);
   for (int i = 1; i < BLOCKS; ++i) {
@@ -80,6 +92,54 @@ static void outlive(const char* how) {
     line("more: bytes as written", bytes_are(more[i], sizes[i], 200 + i));
     line("more: free", cu.free(more[i]));
   }
+}
+
+/* What was freed before the end is not freed late. */
+static void freed_before(void) {
+  CUdeviceptr blocks[BLOCKS];
+  take_blocks(blocks, 1);
+  for (int i = 0; i + 1 < BLOCKS; ++i) {
+    line("free", cu.free_async(blocks[i], NULL));
+  }
+  line("reset", cu.reset(0));
+  line("context", take_context());
+  for (int i = 0; i < BLOCKS; ++i) {
+    free_late(blocks[i], i % 2);
+  }
+}
+
+/* A program that resets a context in which calls fail, to mend it; nofrag has given up by then. */
+static void broken(void) {
+  enum { FAULTS = 64 };
+  void (*fail)(const char*, unsigned long, int) = NULL;
+  unsigned long long (*held)(int) = NULL;
+  unsigned long (*violations)(void) = NULL;
+  CUdeviceptr blocks[BLOCKS];
+  CUdeviceptr plain = 0;
+  CUdeviceptr more = 0;
+  *(void**)&fail = dlsym(RTLD_DEFAULT, "fake_cuda_fail");
+  *(void**)&held = dlsym(RTLD_DEFAULT, "fake_cuda_physical_in_use");
+  *(void**)&violations = dlsym(RTLD_DEFAULT, "fake_cuda_violations");
+  MUST(fail != NULL && held != NULL && violations != NULL);
+  take_blocks(blocks, 1);
+  line("alloc", cu.alloc(&plain, 5 * MIB));
+  for (int i = 0; i < FAULTS; ++i) {
+    fail("cuMemCreate", 1, CUDA_ERROR_ILLEGAL_ADDRESS);
+  }
+  line("alloc", cu.alloc(&more, 200 * MIB));
+  const unsigned long long before = held(0);
+  line("reset", cu.reset(0));
+  line("the plain ones went", held(0) + 205 * MIB <= before);
+  line("context", take_context());
+  line("free of what ended", cu.free(plain));
+  line("free of the other", cu.free(more));
+  for (int i = 0; i < BLOCKS; ++i) {
+    free_late(blocks[i], i % 2);
+  }
+  line("held", (long long)held(0));
+  line("alloc", cu.alloc(&plain, MIB));
+  line("free", cu.free(plain));
+  line("violations", (long long)violations());
 }
 
 static void captures(void) {
@@ -212,6 +272,10 @@ int main(int count, char** words) {
   }
   if (strcmp(what, "reset") == 0 || strcmp(what, "release") == 0) {
     outlive(what);
+  } else if (strcmp(what, "before") == 0) {
+    freed_before();
+  } else if (strcmp(what, "broken") == 0) {
+    broken();
   } else if (strcmp(what, "captures") == 0) {
     captures();
   } else if (strcmp(what, "many") == 0) {
@@ -223,7 +287,8 @@ int main(int count, char** words) {
   } else if (strcmp(what, "fork") == 0) {
     forks();
   } else {
-    fprintf(stderr, "usage: ended WAY reset|release|captures|many|exit|threads|fork\n");
+    fprintf(stderr,
+            "usage: ended WAY reset|release|before|captures|many|broken|exit|threads|fork\n");
     return 2;
   }
   return 0;

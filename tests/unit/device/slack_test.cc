@@ -62,10 +62,34 @@ TEST_F(SlackTest, ASmallJobStopsComposing) {
   EXPECT_LE(balanced.over_peak, 1.34);
 }
 
-TEST_F(SlackTest, NeverMoreThanASmallShareOfTheDevice) {
-  job(64 * kGiB, 64 * kMiB, {});
-  const DeviceStats stats = allocator_->stats();
-  EXPECT_LE(stats.peak_reserved, stats.peak_allocated + 128 * kMiB + 32 * kMiB);
+// Holes that no request fits, so that each request is new memory as long as that is allowed, and then a composition.
+TEST_F(SlackTest, TheMoreAJobHasTheLessItMayHoldBeside) {
+  constexpr Bytes kStep = 16 * kMiB;
+  const struct {
+    Bytes peak, more;
+  } cases[] = {
+      {240 * kMiB, 80 * kMiB},                      // a third of it
+      {1 * kGiB, 128 * kMiB - 16 * kMiB},           // a 512th of 64 GiB less a 64th of it
+      {4 * kGiB, 128 * kMiB - 64 * kMiB},           //
+      {7 * kGiB, Bytes((7 * kGiB).count() / 100)},  // as a large job
+  };
+  for (const auto& [peak, more] : cases) {
+    start(64 * kGiB, Options{});
+    work_is_done_at_once();
+    std::vector<VirtAddr> blocks;
+    for (Bytes sum; sum < peak; sum += 8 * kMiB) {
+      blocks.push_back(allocate(8 * kMiB));
+    }
+    for (std::size_t i = 0; i < blocks.size(); i += 2) {
+      free(blocks[i]);
+    }
+    for (Bytes sum; sum + kStep <= Bytes(peak.count() / 2) && sum < 4 * more; sum += kStep) {
+      ASSERT_FALSE(allocate(kStep).is_null());
+    }
+    const Bytes beside = allocator_->stats().peak_reserved - peak;
+    EXPECT_LE(beside, more) << peak.count();
+    EXPECT_GT(beside + kStep, more) << peak.count();
+  }
 }
 
 TEST_F(SlackTest, ALargeJobHoldsWhatItDid) {
