@@ -100,7 +100,9 @@ nlohmann::ordered_json explained(const Trace& trace,
                                                  run.capacity.value_or(device_memory),
                                                  run.oom->reserved,
                                                  run.allocator,
-                                                 run.oom->limit});
+                                                 run.oom->limit,
+                                                 {},
+                                                 run.oom->free_granules});
       all.push_back({{"allocator", run.allocator},
                      {"explain", nlohmann::ordered_json::parse(explain_json(verdict))}});
     }

@@ -57,6 +57,15 @@ void fragmentation(const Failure& f, Advice* out) {
   }
 }
 
+void pinned_down(const Failure& f, Advice* out) {
+  out->push_back("free " +
+                 (f.holders.empty() ? std::string("the small blocks")
+                                    : "the blocks of " + human_bytes(f.holders.front().size)) +
+                 " that stayed behind, or make those that stay in a pool of their own, apart from "
+                 "what comes and "
+                 "goes: the memory beside them is free then");
+}
+
 void leak(const Failure& f, Advice* out) {
   out->emplace_back(
       "look for what keeps results of every step: lists of outputs or losses, a graph kept by a "
@@ -192,6 +201,9 @@ Advice advise(const Failure& f, const Diagnosis& d) {
   } else if (d.cause == Cause::kLimit && f.limit) {
     out.push_back("raise the limit of " + human_bytes(*f.limit) +
                   ", if nvidia-smi shows that the card has more free");
+  }
+  if (f.pinned_down() && d.cause != Cause::kLimit) {
+    pinned_down(f, &out);
   }
   switch (d.cause) {
     case Cause::kModelTooLarge:

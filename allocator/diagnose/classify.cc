@@ -231,6 +231,21 @@ void say_who_holds(const Failure& f, Diagnosis* d) {
   }
 }
 
+// The bytes were there, and no mapping could have joined them: what a history tells of growth explains little then.
+void say_what_is_pinned(const Failure& f, Diagnosis* d) {
+  if (!f.pinned_down() || d->cause == Cause::kLimit || !impossible(f).empty()) {
+    return;
+  }
+  d->confidence = std::min(d->confidence, 0.5);
+  d->evidence.insert(
+      d->evidence.begin(),
+      human_bytes(*f.beside_live) + " of the " + human_bytes(*f.reserved()) +
+          " that nofrag holds are free, but beside live blocks in the same physical allocations" +
+          (f.holders.empty() ? std::string()
+                             : " (mostly of " + human_bytes(f.holders.front().size) + ")") +
+          ", from where they cannot be mapped elsewhere");
+}
+
 void note_missing(const Failure& f, Diagnosis* d) {
   if (f.host_memory) {
     return;
@@ -334,6 +349,7 @@ std::string_view describe(Cause cause) {
 Diagnosis classify(const Failure& failure) {
   Diagnosis d;
   decide(failure, &d);
+  say_what_is_pinned(failure, &d);
   say_who_holds(failure, &d);
   note_missing(failure, &d);
   if (failure.limit_reached && failure.limit && d.cause != Cause::kLimit) {

@@ -74,6 +74,8 @@ struct Failure {
   std::optional<Bytes> cached;  // held from the driver and free in the allocator, usable or not
   std::optional<Bytes>
       reachable;  // of `cached`, what the allocator could have used; empty: unknown
+  std::optional<Bytes>
+      beside_live;  // under nofrag: free, but beside live blocks in the same handles
   std::optional<Bytes> stranded;
   std::optional<Bytes> pending;  // freed, waiting for streams
   std::optional<Bytes> private_pools;
@@ -95,6 +97,12 @@ struct Failure {
   // How often the work since the base paused (a step ended, a result was waited for); empty: not known.
   std::optional<std::uint64_t> pauses;
 
+  // Small blocks hold far more than themselves: what lies beside them would have served the request, and a good part
+  // of all memory was not in use.
+  [[nodiscard]] bool pinned_down() const {
+    return remapping && beside_live && requested && live && reserved() &&
+           *beside_live >= *requested && 4 * (*live + *requested) <= 3 * *reserved();
+  }
   // Held from the driver.
   [[nodiscard]] std::optional<Bytes> reserved() const {
     return live && cached ? std::optional<Bytes>(*live + *cached) : std::nullopt;

@@ -120,8 +120,9 @@ void name_start(const Failure& f, const Signals& s, Diagnosis* d) {
             Cause::kBatchTooLarge,
             pure_growth ? 0.65 : 0.8,
             "it failed in the first step: " +
-                (pure_growth
-                     ? "after a pause, which parts the load from it, "
+                (pure_growth ? "after a pause, which parts the load from it, "
+                 : s.base_share > 1
+                     ? "more than what is live now was there before the step, and "
                      : percent(s.base_share) + " of what is live was there before the step, and ") +
                 "no step was ever complete");
 }

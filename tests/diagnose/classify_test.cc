@@ -56,6 +56,28 @@ TEST(Classify, RemappingAllocatorsDoNotFragment) {
   }
 }
 
+TEST(Classify, WhatSmallBlocksHoldDownIsSaidFirst) {
+  Failure f = failure(1024, 1250, 8750, 50);
+  f.source = "nofrag";
+  f.remapping = true;
+  f.reachable = 10 * kMiB;
+  f.beside_live = 8740 * kMiB;
+  f.holders = {{256 * kKiB, 5000, 1250 * kMiB}};
+  Diagnosis d = classify(f);
+  EXPECT_NE(d.cause, Cause::kFragmentation);
+  EXPECT_LE(d.confidence, 0.5);
+  EXPECT_NE(d.evidence.front().find("beside live blocks"), std::string::npos);
+  EXPECT_NE(d.evidence.front().find("256.00 KiB"), std::string::npos);
+  EXPECT_NE(d.advice.front().find("free the blocks of 256.00 KiB"), std::string::npos);
+  // Nearly all is in use: that it lies badly is not why.
+  f.live = 8000 * kMiB;
+  f.cached = 2000 * kMiB;
+  f.beside_live = 1990 * kMiB;
+  d = classify(f);
+  EXPECT_EQ(d.evidence.front().find("beside live blocks"), std::string::npos);
+  EXPECT_EQ(d.advice.front().find("free the blocks"), std::string::npos);
+}
+
 TEST(Classify, OnPlainAllocationsTheAdviceIsToMap) {
   Failure f = failure(2048, 20000, 3000, 100);
   f.source = "nofrag";

@@ -65,9 +65,19 @@ class Package(unittest.TestCase):
             nofrag.malloc(2 * GIB)
         self.assertEqual(caught.exception.status, 2)
         self.assertIn("2.00 GiB", nofrag.oom_message())
+        for wrong in (-1, 1 << 64, (1 << 64) + GIB):
+            self.assertRaises(ValueError, nofrag.set_limit, wrong)
+        for wrong in ("24GiB", 1.5e9):
+            self.assertRaises(TypeError, nofrag.set_limit, wrong)
+        self.assertEqual(nofrag.limit(), GIB, "what is wrong changes nothing")
         nofrag.set_limit(None)
         nofrag.set_memory_fraction(0.5)
         self.assertAlmostEqual(nofrag.limit() / GIB, 39.6, delta=0.5)
+
+    def test_what_is_no_stream(self):
+        for wrong in ("x", -1, 1 << 64, 1.5):
+            self.assertRaises(TypeError, nofrag.malloc, 10, stream=wrong)
+        self.assertRaises(ValueError, nofrag.trace_start, "a\0b")
 
     def test_pools(self):
         with nofrag.pool() as pool:

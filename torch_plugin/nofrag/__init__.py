@@ -14,7 +14,7 @@ here imports PyTorch. How PyTorch comes to run on nofrag: docs/pytorch.md.
 import ctypes
 import json
 
-from .library import Library, NofragError, block_size, current, find_library, stream_handle
+from .library import Library, NofragError, block_size, current, find_library, number_of_bytes, stream_handle
 from .pools import PoolHandle, pool
 from .snapshot import snapshot
 from .trace import recording, trace_flush, trace_mark, trace_start, trace_stop
@@ -112,7 +112,7 @@ def trim(device=0, keep=0):
 def set_limit(limit, device=0):
     """Most physical memory to hold, in bytes; None = no limit."""
     library = current()
-    library.check(library.lib.nofrag_set_limit(device, _NO_LIMIT if limit is None else limit))
+    library.check(library.lib.nofrag_set_limit(device, _NO_LIMIT if limit is None else number_of_bytes(limit, "a limit")))
 
 
 def limit(device=0):

@@ -31,14 +31,22 @@ def stream_handle(stream):
     """The handle of a stream: an int or None as it is, or what an object of torch or cupy holds."""
     for attribute in ("cuda_stream", "ptr"):
         stream = getattr(stream, attribute, stream)
+    if stream is not None and (not isinstance(stream, int) or not 0 <= stream < 1 << 64):
+        raise TypeError(f"{stream!r} is no stream: wanted is a handle, None, or an object that holds one")
     return stream
 
 
-def block_size(size):
+def number_of_bytes(size, what):
     """`size` as the library takes it: ctypes would cut off what does not fit."""
+    if not isinstance(size, int):
+        raise TypeError(f"{what} is a whole number of bytes, not {size!r}")
     if not 0 <= size < 1 << 64:
-        raise ValueError(f"a block cannot have {size} bytes")
+        raise ValueError(f"{what} cannot have {size} bytes")
     return size
+
+
+def block_size(size):
+    return number_of_bytes(size, "a block")
 
 
 def loaded_library():

@@ -7,6 +7,8 @@ from .library import current
 
 def trace_start(spec):
     """Records from now on; `spec` is what NOFRAG_TRACE takes: "[flight:]FILE[,max=SIZE][,keep=SIZE][,stacks=N]"."""
+    if "\0" in str(spec):
+        raise ValueError(f"no file has such a name: {spec!r}")
     library = current()
     library.check(library.function("nofrag_trace_start")(str(spec).encode()))
 

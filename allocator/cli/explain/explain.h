@@ -48,6 +48,7 @@ struct TraceFailure {
   std::string allocator;
   std::optional<Bytes> limit{};  // its own, where that refused the request and not the device
   std::string limit_name{};      // as the user wrote it
+  std::optional<Bytes> free_granules{};  // what it held in whole handles, all of them free
 };
 [[nodiscard]] Explained explain_failure(const Trace& trace, const TraceFailure& where);
 // Finds where the trace fails under the arguments' allocator and capacity.

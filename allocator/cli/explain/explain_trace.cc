@@ -71,6 +71,9 @@ Explained explain_failure(const Trace& trace, const TraceFailure& where) {
   f.remapping = where.allocator == "nofrag";
   // What the trace proves is live; where its free parts lay is the allocator's matter.
   f.reachable = f.cached;
+  if (f.remapping && where.free_granules) {
+    f.beside_live = *f.cached - std::min(*f.cached, *where.free_granules);
+  }
   if (where.limit) {
     f.limit = where.limit;
     f.limit_reached = true;
@@ -108,6 +111,7 @@ Explained explain_trace(const Trace& trace, const ExplainArguments& arguments) {
   if (remapped.oom) {
     TraceFailure where{
         remapped.oom->event, most, remapped.oom->reserved, "nofrag", remapped.oom->limit};
+    where.free_granules = remapped.oom->free_granules;
     if (where.limit) {
       where.limit_name = name_of_limit(given, most);
       ReplaySettings without = settings;

@@ -61,6 +61,8 @@ bool read_nofrag_message(std::string_view text, OomMessage* message) {
   const std::optional<Bytes> reserved = size_after(one, "nofrag holds ");
   if (reserved && f.live) {
     f.cached = *reserved > *f.live ? *reserved - *f.live : Bytes(0);
+    const Bytes usable = f.reachable.value_or(*f.cached) + f.pending.value_or(Bytes(0));
+    f.beside_live = *f.cached - std::min(*f.cached, usable);
   }
   const std::size_t driver = one.find("The driver has ");
   if (driver != std::string_view::npos) {

@@ -23,6 +23,9 @@ Failure failure_of(const OomReport& report,
   f.stranded = s.stranded;
   f.cached = s.reserved - std::min(s.reserved, s.live);
   f.reachable = std::min(*f.cached, s.free_handles + s.composable + s.kept + s.pending);
+  if (f.remapping) {
+    f.beside_live = *f.cached - *f.reachable;
+  }
   f.driver_free = report.driver_free;
   f.timeline = timeline;
   if (timeline != nullptr) {
