@@ -20,8 +20,12 @@ namespace {
 
 constexpr DeviceOrdinal kDevice(0);
 constexpr int kThreads = 8;
-// Builds that walk every structure at every call get by with fewer.
+// Builds that walk every structure at every call, or look at every access, get by with fewer.
+#if defined(__SANITIZE_THREAD__)
+constexpr int kSteps = 4000;
+#else
 constexpr int kSteps = NOFRAG_CHECK_LEVEL >= 2 ? 1500 : 10000;
+#endif
 
 struct Block {
   VirtAddr address;

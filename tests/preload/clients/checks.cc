@@ -1,5 +1,5 @@
 // What only the fake driver can show of the preload, as named checks: usage: checks NAME. Exit 0: it held.
-// Reaches the driver by dlsym, nofrag's C interface by looking whether it is in the process.
+// Reaches the driver in the usual way (ways.h), nofrag's C interface by looking whether it is in the process.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -269,7 +269,7 @@ void retries() {
     EXPECT(cu.free(take(100 * kMib)) == CUDA_SUCCESS);
     const unsigned long long idle = held();
     EXPECT(idle >= 100 * kMib);
-    const auto call = reinterpret_cast<Any>(dlsym(driver_library, entry.name));
+    const auto call = reinterpret_cast<Any>(way_named(usual_way())(entry.name));
     const unsigned long before = calls(entry.name);
     fail(entry.name, CUDA_ERROR_OUT_OF_MEMORY);
     fail(entry.name, 719);
@@ -358,12 +358,12 @@ void exports_pin() {
   CUipcMemHandle handle;
   unsigned long long allocation = 0;
   const auto retain = reinterpret_cast<int (*)(unsigned long long*, CUdeviceptr)>(
-      dlsym(driver_library, "cuMemRetainAllocationHandle"));
+      way_named(usual_way())("cuMemRetainAllocationHandle"));
   const auto range =
       reinterpret_cast<int (*)(void*, CUdeviceptr, std::size_t, int, unsigned long long)>(
-          dlsym(driver_library, "cuMemGetHandleForAddressRange"));
+          way_named(usual_way())("cuMemGetHandleForAddressRange"));
   const auto set = reinterpret_cast<int (*)(const void*, int, CUdeviceptr)>(
-      dlsym(driver_library, "cuPointerSetAttribute"));
+      way_named(usual_way())("cuPointerSetAttribute"));
   const auto stats =
       reinterpret_cast<decltype(&nofrag_get_stats)>(dlsym(RTLD_DEFAULT, "nofrag_get_stats"));
   const auto pinned = [&] {
@@ -389,7 +389,7 @@ void exports_pin() {
 // it is.
 void versions() {
   using Find = int (*)(const char*, void**, int, unsigned long long, int*);
-  const auto find = reinterpret_cast<Find>(dlsym(driver_library, "cuGetProcAddress_v2"));
+  const auto find = reinterpret_cast<Find>(way_named(usual_way())("cuGetProcAddress_v2"));
   void* function = nullptr;
   int status = 0;
   EXPECT(find("cuMemAlloc", &function, 2000, 0, &status) == 0 && function != nullptr);
@@ -562,7 +562,7 @@ int main(int count, char** words) {
     return 2;
   }
   driver_library = dlopen("libcuda.so.1", RTLD_NOW);
-  load_api(&cu, "dlsym");
+  load_api(&cu, usual_way());
   EXPECT(cu.init(0) == CUDA_SUCCESS && cu.retain(&context, 0) == CUDA_SUCCESS);
   EXPECT(cu.set_current(context) == CUDA_SUCCESS);
   check->second();

@@ -37,7 +37,8 @@ void* driver_library;
 // By the names that the header's macros stand for, through whatever stands before the driver.
 template <typename Function>
 Function entry(const char* name, Function /*declared*/) {
-  return reinterpret_cast<Function>(dlsym(driver_library, name));
+  void* const found = way_named(usual_way())(name);
+  return reinterpret_cast<Function>(found != nullptr ? found : dlsym(driver_library, name));
 }
 #define ENTRY(symbol, function) entry(symbol, &function)
 
@@ -354,7 +355,7 @@ int main(int count, char** words) {
     return 2;
   }
   driver_library = dlopen("libcuda.so.1", RTLD_NOW);
-  load_api(&cu, "dlsym");
+  load_api(&cu, usual_way());
   EXPECT(cu.init(0) == CUDA_SUCCESS && cu.retain(&context, 0) == CUDA_SUCCESS);
   EXPECT(cu.set_current(context) == CUDA_SUCCESS);
   CUdeviceptr first = 0;  // nofrag is in use

@@ -141,3 +141,8 @@ way_function way_named(const char* name) {
   }
   return NULL;
 }
+
+const char* usual_way(void) {
+  const char* const way = getenv("PRELOAD_WAY");
+  return way != NULL ? way : "dlsym";
+}

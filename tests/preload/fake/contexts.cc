@@ -14,7 +14,7 @@ long number(const char* name, long otherwise) {
   return text != nullptr ? std::strtol(text, nullptr, 10) : otherwise;
 }
 
-thread_local std::vector<Context*>* thread_stack;  // leaked: destructors of threads may still call
+thread_local std::vector<Context*>* thread_stack;  // one of Driver::stacks
 thread_local CUstreamCaptureMode mode_of_thread = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 }  // namespace
@@ -66,7 +66,9 @@ CUresult called(const char* name) {
 
 std::vector<Context*>& stack() {
   if (thread_stack == nullptr) {
-    thread_stack = new std::vector<Context*>;
+    const std::lock_guard<std::recursive_mutex> lock(driver().mutex);
+    driver().stacks.push_back(std::make_unique<std::vector<Context*>>());
+    thread_stack = driver().stacks.back().get();
   }
   return *thread_stack;
 }
@@ -273,7 +275,8 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* activ
 
 CUresult cuCtxCreate_v2(CUcontext* context, unsigned /*flags*/, CUdevice device) {
   FAKE_ENTRY("cuCtxCreate_v2")
-  auto* const made = new fake::Context;  // leaked: handles stay comparable
+  driver().made.push_back(std::make_unique<fake::Context>());
+  fake::Context* const made = driver().made.back().get();
   made->device = device;
   made->alive = true;
   driver().contexts.insert(made);

@@ -23,7 +23,7 @@ namespace fake {
 struct Context {
   int device = 0;
   bool primary = false;
-  bool alive = false;
+  std::atomic<bool> alive = false;
   int retained = 0;
 };
 
@@ -63,6 +63,9 @@ struct Driver {
   bool initialised = false;
   std::vector<std::unique_ptr<Context>> primaries;
   std::set<Context*> contexts;  // living ones of cuCtxCreate
+  // For good: handles stay comparable, and destructors of threads may still call.
+  std::vector<std::unique_ptr<Context>> made;
+  std::vector<std::unique_ptr<std::vector<Context*>>> stacks;
   std::map<CUdeviceptr, Allocation> allocations;
   std::map<CUdeviceptr, Mapping> mappings;
   std::map<CUdeviceptr, std::size_t> reservations;
