@@ -10,6 +10,7 @@ c10::DataPtr& spare() {
   static c10::DataPtr data;
   return data;
 }
+// Without a lock of its own: PyTorch's allocator calls one at a time.
 class FreesTheSpare : public c10::FreeMemoryCallback {
  public:
   bool Execute() override {
@@ -38,6 +39,11 @@ std::vector<Refusal>& refusals() {
   static std::vector<Refusal> all;
   return all;
 }
+// Observers are told by any number of threads at once.
+std::mutex& refusals_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
 
 class NativeLimitsTest : public NativeTest {
  public:
@@ -47,6 +53,7 @@ class NativeLimitsTest : public NativeTest {
           [](std::int64_t device, std::size_t requested, std::size_t total, std::size_t free) {
             // Without any lock: an observer may look at the allocator.
             allocator().snapshot({0, 0}, true);
+            const std::lock_guard lock(refusals_mutex());
             refusals().push_back({device, requested, total, free});
           });
       return true;

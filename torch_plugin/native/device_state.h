@@ -118,8 +118,8 @@ class DeviceState {
   [[nodiscard]] std::vector<TraceEntry> trace();
   [[nodiscard]] int ordinal() const { return ordinal_; }
 
-  double fraction = 1.0;             // of the device's memory that may be reserved
-  std::atomic<bool> lending{false};  // some pool serves the default pool when memory is short
+  std::atomic<double> fraction{1.0};  // of the device's memory that may be reserved
+  std::atomic<bool> lending{false};   // some pool serves the default pool when memory is short
 
  private:
   struct Waiting {

@@ -1,4 +1,5 @@
 // The end of the ladder: what PyTorch's own callbacks can free, and the error if that is not enough.
+#include <mutex>
 #include <string>
 
 #include <c10/util/Exception.h>
@@ -46,10 +47,12 @@ std::string failure_message(DeviceState& state,
 }  // namespace
 
 // The last thing before an allocation fails: PyTorch's own holders of memory (tensors that other processes
-// have let go of) are asked to free what they can.
+// have let go of) are asked to free what they can. One thread at a time, as under PyTorch's own lock, on which they
+// may rely; that thread again if a callback allocates.
 int NativeAllocator::run_free_memory_callbacks(int /*device*/,
                                                std::uint64_t /*needed*/,
-                                               void* /*user*/) {
+                                               void* self) {
+  const std::lock_guard lock(static_cast<NativeAllocator*>(self)->callbacks_);
   bool freed = false;
   try {
     for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {

@@ -62,9 +62,11 @@ void visit_block(const Block& block, PoolKey pool, const Visit& visit) {
 
 }  // namespace
 
+// Threads stay outside their caches meanwhile: what a walk tells is what was there at one moment.
 void DeviceAllocator::walk(const Visit& visit) const {
   const Impl& s = *impl_;
   const Lock lock(s.mutex);
+  const Caching::Caches closed = s.caching.close_doors([](const ThreadCache&) { return true; });
   for (const auto& [key, pool] : s.pools) {
     for (const auto& region : pool.heap.regions()) {
       for (const Block* block = region->first; block != nullptr; block = block->next) {
@@ -75,6 +77,7 @@ void DeviceAllocator::walk(const Visit& visit) const {
   if (!s.virtual_memory) {
     s.blocks.for_each([&](const Block* block) { visit_block(*block, block->pool->key, visit); });
   }
+  Caching::open_doors(closed);
 }
 
 // While a pool is being filled (a capture) streams are asked nothing.

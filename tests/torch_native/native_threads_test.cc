@@ -1,0 +1,247 @@
+// Many threads through PyTorch's interface: blocks that others free, streams, pools, settings, and those who look on
+// meanwhile. Under ThreadSanitizer this is what finds a race.
+#include <atomic>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "native_fixture.h"
+
+namespace nofrag::test {
+namespace {
+
+constexpr unsigned kThreads = 6;
+#if defined(__SANITIZE_THREAD__)
+constexpr int kSteps = 1500;
+#else
+constexpr int kSteps = 6000;
+#endif
+
+struct Somewhere : c10::GatheredContext {};
+
+std::shared_ptr<c10::GatheredContext> anywhere() {
+  return std::make_shared<Somewhere>();
+}
+
+class NativeThreadsTest : public NativeTest {
+ public:
+  struct Held {
+    c10::DataPtr data;
+    std::size_t size = 0;
+  };
+
+  // Blocks that any thread may take and free; addresses that are somebody's, each with its end.
+  void lay_down(Held held) {
+    const std::lock_guard lock(mutex_);
+    exchange_.push_back(std::move(held));
+  }
+  bool take(std::uint64_t random, Held* out) {
+    const std::lock_guard lock(mutex_);
+    if (exchange_.empty()) {
+      return false;
+    }
+    std::swap(exchange_[random % exchange_.size()], exchange_.back());
+    *out = std::move(exchange_.back());
+    exchange_.pop_back();
+    return true;
+  }
+  void note(const Held& held, bool mine) {
+    const std::lock_guard lock(mutex_);
+    const auto begin = reinterpret_cast<std::uintptr_t>(held.data.get());
+    if (!mine) {
+      wrong_ += live_.erase(begin) == 1 ? 0 : 1;
+      return;
+    }
+    const auto after = live_.lower_bound(begin);
+    wrong_ += after != live_.end() && after->first < begin + held.size ? 1 : 0;
+    wrong_ += after != live_.begin() && std::prev(after)->second > begin ? 1 : 0;
+    live_.emplace_hint(after, begin, begin + held.size);
+  }
+
+  void allocate(std::mt19937& random, std::vector<Held>* own) {
+    const std::size_t size = 1 + random() % (std::size_t{512} << (random() % 14));
+    Held held;
+    try {
+      held = {allocator().allocate(size), size};
+    } catch (const c10::OutOfMemoryError&) {
+      ++refused_;
+      return;
+    }
+    note(held, true);
+    if (random() % 4 == 0) {
+      lay_down(std::move(held));
+    } else {
+      own->push_back(std::move(held));
+    }
+  }
+  void free(Held held) {
+    note(held, false);
+    held.data.clear();
+  }
+
+  void fill_pool(unsigned thread, std::mt19937& random) {
+    const PoolId pool{0, 100 + thread};
+    const cudaStream_t stream = stream_number(20 + thread);
+    const cudaStream_t before = std::exchange(current().stream, stream);
+    allocator().beginAllocateToPool(0, pool, [stream](cudaStream_t s) { return s == stream; });
+    std::vector<Held> own;
+    for (int i = 0; i < 3; ++i) {
+      allocate(random, &own);
+    }
+    allocator().endAllocateToPool(0, pool);
+    segments(pool);
+    for (Held& held : own) {
+      free(std::move(held));
+    }
+    allocator().releasePool(0, pool);
+    current().stream = before;
+  }
+
+  // With another process: what it would open, opened here.
+  static void share(const Held& held) {
+    const torch_cuda::ShareableHandle shared = allocator().shareIpcHandle(held.data.get());
+    const std::shared_ptr<void> opened = allocator().getIpcDevPtr(shared.handle);
+    EXPECT_NE(opened, nullptr);
+  }
+
+  void other_call(unsigned thread, std::mt19937& random, const std::vector<Held>& own) {
+    switch (random() % 16) {
+      case 0:
+        EXPECT_GE(stats().reserved_bytes[0].current, 0);
+        break;
+      case 1:
+        expect_tiled(allocator().snapshot({0, 0}, true).segments);
+        break;
+      case 2:
+        allocator().emptyCache({0, 0});
+        break;
+      case 3:
+        fill_pool(thread, random);
+        break;
+      case 4:
+        allocator().recordHistory(random() % 2 == 0,
+                                  &anywhere,
+                                  200,
+                                  torch_cuda::RecordContext::ALL,
+                                  random() % 8 == 0,
+                                  {});
+        break;
+      case 5:
+        allocator().setMemoryFraction(random() % 4 == 0 ? 0.0005 : 1.0, 0);
+        break;
+      case 6:
+        allocator().resetPeakStats(0);
+        break;
+      case 7:
+        allocator().resetAccumulatedStats(0);
+        break;
+      case 8:
+        finish_events();
+        break;
+      case 9: {
+        std::size_t largest = 0;
+        allocator().cacheInfo(0, &largest);
+        break;
+      }
+      case 10:
+        if (!own.empty()) {
+          share(own.front());
+        }
+        break;
+      case 11:
+        allocator().setUserMetadata("by " + std::to_string(thread));
+        EXPECT_FALSE(allocator().getUserMetadata().empty());
+        break;
+      case 12:
+        allocator().recordAnnotation({{"thread", std::to_string(thread)}});
+        break;
+      case 13:
+        segments({0, 100 + random() % kThreads});  // another's pool, which may be gone
+        break;
+      case 14:
+        nofrag_trim(0, random() % (64 * kMiB), nullptr);
+        break;
+      default:
+        EXPECT_EQ(nofrag_check(0), NOFRAG_OK);
+        break;
+    }
+  }
+
+  void worker(unsigned thread) {
+    std::mt19937 random(thread + 1);
+    current().stream = stream_number(1 + thread % 3);
+    std::vector<Held> own;
+    for (int step = 0; step < kSteps; ++step) {
+      const auto dice = static_cast<unsigned>(random() % 100);
+      Held held;
+      if (dice < 45) {
+        allocate(random, &own);
+      } else if (dice < 72 && !own.empty()) {
+        std::swap(own[random() % own.size()], own.back());
+        free(std::move(own.back()));
+        own.pop_back();
+      } else if (dice < 85) {
+        if (take(random(), &held)) {
+          free(std::move(held));
+        }
+      } else if (dice < 92 && !own.empty()) {
+        const Held& used = own[random() % own.size()];
+        allocator().recordStream(used.data, stream(10 + random() % 3));
+        std::size_t size = 0;
+        EXPECT_EQ(allocator().getBaseAllocation(used.data.get(), &size) == nullptr, false);
+      } else {
+        other_call(thread, random, own);
+      }
+      if (own.size() > 60) {
+        free(std::move(own.front()));
+        own.erase(own.begin());
+      }
+    }
+    for (Held& held : own) {
+      free(std::move(held));
+    }
+  }
+
+  static void expect_tiled(const std::vector<SegmentInfo>& all) {
+    for (const SegmentInfo& segment : all) {
+      std::size_t tiled = 0;
+      for (const auto& block : segment.blocks) {
+        tiled += block.size;
+        EXPECT_LE(block.requested_size, block.size);
+      }
+      EXPECT_EQ(tiled, segment.total_size);
+    }
+  }
+
+  std::mutex mutex_;
+  std::vector<Held> exchange_;
+  std::map<std::uintptr_t, std::uintptr_t> live_;
+  int wrong_ = 0;
+  std::atomic<int> refused_{0};
+};
+
+TEST_F(NativeThreadsTest, NobodysBlockIsGivenOutTwiceAndNothingStays) {
+  std::vector<std::thread> threads;
+  for (unsigned thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([this, thread] { worker(thread); });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  Held held;
+  while (take(0, &held)) {
+    free(std::move(held));
+  }
+  EXPECT_EQ(wrong_, 0) << "blocks overlap";
+  EXPECT_TRUE(live_.empty());
+  EXPECT_LT(refused_.load(), kSteps);
+  finish_events();
+  allocator().setMemoryFraction(1.0, 0);
+  allocator().setUserMetadata("");
+  allocator().emptyCache({0, 0});
+  EXPECT_EQ(reserved(), 0);
+  expect_consistent(segments(), stats());
+}
+
+}  // namespace
+}  // namespace nofrag::test
