@@ -383,6 +383,7 @@ CUresult cuStreamDestroy(CUstream stream) {
 }
 
 CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
+  const std::lock_guard<std::recursive_mutex> lock(driver().mutex);
   const auto found = driver().streams.find(stream);
   *context = reinterpret_cast<CUcontext>(found != driver().streams.end() ? found->second
                                                                          : fake::current());

@@ -469,6 +469,7 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
 }
 
 CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
+  const std::lock_guard<std::recursive_mutex> lock(driver().mutex);
   *pool = driver().current_pools[static_cast<std::size_t>(device)];
   return CUDA_SUCCESS;
 }
