@@ -31,6 +31,11 @@ std::string range(const std::string& minimum, const std::string& maximum) {
   return minimum + " to " + maximum;
 }
 
+std::string accepted_text(TextRule rule) {
+  return rule == TextRule::kMetrics ? "off, PORT (1 to 65535), ADDRESS:PORT, file:PATH"
+                                    : "any text";
+}
+
 constexpr std::string_view kKeys[] = {
 #define NOFRAG_OPTION_BYTES(field, ...) #field,
 #define NOFRAG_OPTION_DOUBLE(field, ...) #field,
@@ -74,8 +79,8 @@ std::vector<OptionRow> option_table() {
                   doc});
 #define NOFRAG_OPTION_BOOL(field, default_value, since, doc) \
   rows.push_back({#field, "switch", (default_value) ? "true" : "false", "true, false", since, doc});
-#define NOFRAG_OPTION_STRING(field, default_value, since, doc) \
-  rows.push_back({#field, "text", default_value, "any text", since, doc});
+#define NOFRAG_OPTION_STRING(field, default_value, rule, since, doc) \
+  rows.push_back({#field, "text", default_value, accepted_text(TextRule::rule), since, doc});
 #define NOFRAG_OPTION_ENUM(field, type, default_value, since, doc) \
   rows.push_back({#field, "word", format_enum(default_value), enum_words<type>(), since, doc});
 #include "config/options.def"

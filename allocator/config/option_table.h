@@ -70,6 +70,9 @@ struct EnumWords<NvtxMode> {
   static constexpr std::array<std::string_view, 3> kWords = {"off", "ranges", "memory"};
 };
 
+// What an option of text takes.
+enum class TextRule : unsigned char { kAny, kMetrics };
+
 struct OptionRow {
   std::string_view key;
   std::string_view type;      // "size", "number", "integer", "switch", "text" or "word"

@@ -26,7 +26,8 @@ struct Options {
 #define NOFRAG_OPTION_INT(field, default_value, minimum, maximum, since, doc) \
   std::int64_t field = (default_value);
 #define NOFRAG_OPTION_BOOL(field, default_value, since, doc) bool field = (default_value);
-#define NOFRAG_OPTION_STRING(field, default_value, since, doc) std::string field = (default_value);
+#define NOFRAG_OPTION_STRING(field, default_value, rule, since, doc) \
+  std::string field = (default_value);
 #define NOFRAG_OPTION_ENUM(field, type, default_value, since, doc) type field = (default_value);
 #include "config/options.def"
 #undef NOFRAG_OPTION_BYTES

@@ -5,6 +5,7 @@
 
 #include "base/nearest_name.h"
 #include "config/conf_items.h"
+#include "config/metrics_address.h"
 
 namespace nofrag {
 namespace {
@@ -99,9 +100,16 @@ class ItemParser {
     return problem(quoted(value_) + " is neither true nor false");
   }
 
-  bool text(std::string* out) {
+  bool text(TextRule rule, std::string* out) {
     if (value_.empty()) {
       return problem("the value is empty");
+    }
+    if (rule == TextRule::kMetrics && !is_metrics_place(value_)) {
+      return problem(value_ == "file:"
+                         ? "\"file:\" names no file (write file:PATH)"
+                         : quoted(value_) +
+                               " is no port (1 to 65535), no ADDRESS:PORT, no file:PATH and not "
+                               "off");
     }
     *out = value_;
     return true;
@@ -149,9 +157,9 @@ bool parse_known(OptionId id, ItemParser* item, Options* options) {
 #define NOFRAG_OPTION_BOOL(field, ...) \
   case OptionId::k_##field:            \
     return item->boolean(&options->field);
-#define NOFRAG_OPTION_STRING(field, ...) \
-  case OptionId::k_##field:              \
-    return item->text(&options->field);
+#define NOFRAG_OPTION_STRING(field, default_value, rule, since, doc) \
+  case OptionId::k_##field:                                          \
+    return item->text(TextRule::rule, &options->field);
 #define NOFRAG_OPTION_ENUM(field, ...) \
   case OptionId::k_##field:            \
     return item->word(&options->field);

@@ -163,14 +163,15 @@ class Metrics(unittest.TestCase):
             return None
 
     def test_a_port_that_cannot_be_had_harms_nobody(self):
-        for address in ("not a port", "99999", "203.0.113.7:9400", "file:/nonexistent/folder/metrics", "file:"):
+        unreadable = {address: f'NOFRAG_METRICS: option metrics: "{address}" ' for address in ("not a port", "99999", "file:")}
+        for address in (*unreadable, "203.0.113.7:9400", "file:/nonexistent/folder/metrics"):
             process = Process(NOFRAG_METRICS=address)
             self.assertTrue(process("alloc 10"))
             time.sleep(0.2)
             self.assertTrue(process("alloc 10"))
             errors = process.close()
             self.assertEqual(errors.count("\n"), 1, errors)
-            self.assertIn("metrics:" + address, errors)
+            self.assertIn(unreadable.get(address, "metrics:" + address), errors)
 
     def test_a_pipe_or_a_device_is_not_replaced_by_a_file(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -211,9 +211,9 @@ class Commands(unittest.TestCase):
         self.refused(2, said, "NOFRAG_CONF: option handle_size", NOFRAG_CONF="handle_size:huge")
         self.refused(2, said, "NOFRAG_CONF: a limit of 0 bytes", NOFRAG_CONF="limit:0")
         self.refused(2, said, "NOFRAG_STATS: option stats", NOFRAG_STATS="loud")
-        self.refused(2, said, "NOFRAG_METRICS: metrics: 'nonsense' is no port", NOFRAG_METRICS="nonsense")
-        self.refused(2, said, "NOFRAG_METRICS: metrics: 'file:' names no file", NOFRAG_METRICS="file:")
-        self.refused(2, said, "NOFRAG_CONF: metrics: '99999' is no port", NOFRAG_CONF="metrics:99999")
+        self.refused(2, said, 'NOFRAG_METRICS: option metrics: "nonsense" is no port (1 to 65535)', NOFRAG_METRICS="nonsense")
+        self.refused(2, said, 'NOFRAG_METRICS: option metrics: "file:" names no file', NOFRAG_METRICS="file:")
+        self.refused(2, said, 'NOFRAG_CONF: option metrics: "99999" is no port (1 to 65535)', NOFRAG_CONF="metrics:99999")
         self.refused(2, said, "NOFRAG_CONF: driver:cud", NOFRAG_CONF="driver:cud")
         self.refused(2, said, "NOFRAG_CONF: driver:sim:nothing", NOFRAG_CONF="driver:sim:nothing")
         for good in ("off", "0", "9400", "127.0.0.1:0", "file:m.prom"):

@@ -15,7 +15,6 @@
 #include "config/parser.h"
 #include "runtime/environment.h"
 #include "runtime/implied_options.h"
-#include "runtime/observe/metrics_server.h"
 #include "runtime/tracing.h"
 
 namespace nofrag {
@@ -67,19 +66,6 @@ void add_before(const char* variable, const std::string& entry) {
   throw UsageError(fmt::format("{}: {}", source, fmt::join(problems, "; ")));
 }
 
-void check_metrics(std::string_view source, const std::string& metrics) {
-  constexpr std::string_view kFile = "file:";
-  if (metrics == kFile) {
-    refuse(source, {"metrics: 'file:' names no file (write file:PATH)"});
-  }
-  if (metrics != "off" && metrics != "0" && !metrics.starts_with(kFile) &&
-      !MetricsServer::is_address(metrics)) {
-    refuse(source,
-           {fmt::format("metrics: '{}' is no port, no ADDRESS:PORT, no file:PATH and not off",
-                        metrics)});
-  }
-}
-
 // Under less than one piece of memory from the driver every allocation would fail.
 void check_limit(std::string_view source, const Options& options) {
   const Bytes least = options.backend == Backend::kPlain ? Bytes(512) : 2 * kMiB;
@@ -110,9 +96,6 @@ std::string configuration(const RunArguments& arguments) {
       refuse(source, problems);
     }
     limit_source = set[static_cast<std::size_t>(OptionId::k_limit)] ? source : limit_source;
-    if (set[static_cast<std::size_t>(OptionId::k_metrics)]) {
-      check_metrics(source, options.metrics);
-    }
     if (set[static_cast<std::size_t>(OptionId::k_driver)]) {
       static_cast<void>(DeviceTarget::of_driver(options.driver, source));
     }
@@ -173,17 +156,14 @@ void check_folder(const std::string& trace) {
 void check_variables(const RunArguments& arguments) {
   Options options;
   std::vector<std::string> problems;
-  const std::pair<const char*, const char*> words[] = {{"NOFRAG_LOG", "log"},
-                                                       {"NOFRAG_STATS", "stats"}};
+  const std::pair<const char*, const char*> words[] = {
+      {"NOFRAG_LOG", "log"}, {"NOFRAG_STATS", "stats"}, {"NOFRAG_METRICS", "metrics"}};
   for (const auto& [variable, key] : words) {
     const char* value = environment(variable);
-    if (*value != '\0' && !parse_option(key, value, &options, &problems)) {
+    const bool overridden = std::string_view(key) == "metrics" && arguments.metrics.has_value();
+    if (!overridden && *value != '\0' && !parse_option(key, value, &options, &problems)) {
       refuse(variable, problems);
     }
-  }
-  if (const std::string metrics = environment("NOFRAG_METRICS");
-      !metrics.empty() && !arguments.metrics) {
-    check_metrics("NOFRAG_METRICS", metrics);
   }
   const bool asked = !arguments.trace.empty();
   const std::string trace = asked ? arguments.trace : environment("NOFRAG_TRACE");

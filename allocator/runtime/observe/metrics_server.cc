@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <string_view>
 
@@ -12,10 +11,11 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "config/metrics_address.h"
+
 namespace nofrag {
 namespace {
 
-constexpr std::string_view kLoopback = "127.0.0.1";
 constexpr long kPatienceSeconds = 1;
 
 struct Address {
@@ -24,17 +24,12 @@ struct Address {
 };
 
 bool parse(const std::string& text, Address* address) {
-  const std::size_t colon = text.rfind(':');
-  const std::string host(colon == std::string::npos ? kLoopback
-                                                    : std::string_view(text).substr(0, colon));
-  const std::string_view number = colon == std::string::npos
-                                      ? std::string_view(text)
-                                      : std::string_view(text).substr(colon + 1);
-  const char* const end = number.data() + number.size();
-  const auto [stop, error] = std::from_chars(number.data(), end, address->port);
-  constexpr int kHighestPort = 65535;
-  return error == std::errc() && stop == end && address->port >= 0 &&
-         address->port <= kHighestPort && ::inet_pton(AF_INET, host.c_str(), &address->host) == 1;
+  MetricsAddress read;
+  if (!parse_metrics_address(text, &read)) {
+    return false;
+  }
+  address->port = read.port;
+  return ::inet_pton(AF_INET, read.host.c_str(), &address->host) == 1;
 }
 
 int listen_on(const in_addr& host, int port) {
@@ -91,11 +86,6 @@ void send_page(int client, const char* status, std::string_view body) {
 }
 
 }  // namespace
-
-bool MetricsServer::is_address(const std::string& address) {
-  Address wanted;
-  return parse(address, &wanted);
-}
 
 bool MetricsServer::open(const std::string& address, std::string* problem) {
   Address wanted;

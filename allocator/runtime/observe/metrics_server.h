@@ -20,8 +20,6 @@ class MetricsServer {
   MetricsServer& operator=(const MetricsServer&) = delete;
   ~MetricsServer() { close(); }
 
-  // What open() understands; whether it can be served shows only there.
-  [[nodiscard]] static bool is_address(const std::string& address);
   // "9400" or "0.0.0.0:9400"; where the port is taken, one of the next kMorePorts. "ADDRESS:0": any free one. (A
   // bare "0" is off, and nobody asks for it here.)
   bool open(const std::string& address, std::string* problem);

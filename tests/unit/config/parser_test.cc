@@ -70,6 +70,15 @@ TEST(ParseOptions, ThePolicyAndItsSingleNumbers) {
   EXPECT_EQ(parse("max_aliases:64").options.max_aliases, 64);
 }
 
+TEST(ParseOptions, EveryPlaceOfMetricsIsTaken) {
+  for (const char* place :
+       {"off", "0", "1", "9400", "65535", "0.0.0.0:9400", "127.0.0.1:0", "file:m.prom"}) {
+    const Parsed parsed = parse("metrics:" + std::string(place));
+    EXPECT_TRUE(parsed.good) << place;
+    EXPECT_EQ(parsed.options.metrics, place);
+  }
+}
+
 TEST(ParseOptions, LastOfAKeyHolds) {
   EXPECT_EQ(parse("limit:1GiB,limit:2GiB").options.limit, 2 * kGiB);
 }
@@ -112,6 +121,15 @@ TEST(ParseOptions, ProblemsNameTheKeyAndTheWayOut) {
       {"backend:cudaMallocAsync",
        "option backend: \"cudaMallocAsync\" is not one of auto, vmm, plain"},
       {"driver:", "option driver: the value is empty"},
+      {"metrics:99999",
+       "option metrics: \"99999\" is no port (1 to 65535), no ADDRESS:PORT, no file:PATH and not "
+       "off"},
+      {"metrics:-1",
+       "option metrics: \"-1\" is no port (1 to 65535), no ADDRESS:PORT, no file:PATH and not off"},
+      {"metrics:localhost:9400",
+       "option metrics: \"localhost:9400\" is no port (1 to 65535), no ADDRESS:PORT, no file:PATH "
+       "and not off"},
+      {"metrics:file:", "option metrics: \"file:\" names no file (write file:PATH)"},
       {"driver:[a,b]", "option driver: \"[a,b]\" is a list, and no option takes one"},
       {"x\ny:1", "unknown option \"x?y\""},
   };

@@ -1,0 +1,36 @@
+#include "config/metrics_address.h"
+
+#include <charconv>
+
+#include <arpa/inet.h>
+
+namespace nofrag {
+namespace {
+
+constexpr std::string_view kFile = "file:";
+constexpr int kHighestPort = 65535;
+
+}  // namespace
+
+bool parse_metrics_address(std::string_view text, MetricsAddress* out) {
+  const std::size_t colon = text.rfind(':');
+  const std::string_view number = colon == std::string_view::npos ? text : text.substr(colon + 1);
+  if (colon != std::string_view::npos) {
+    out->host = text.substr(0, colon);
+  }
+  const char* const end = number.data() + number.size();
+  const auto [stop, error] = std::from_chars(number.data(), end, out->port);
+  in_addr host{};
+  return error == std::errc() && stop == end && out->port >= 0 && out->port <= kHighestPort &&
+         ::inet_pton(AF_INET, out->host.c_str(), &host) == 1;
+}
+
+bool is_metrics_place(std::string_view text) {
+  if (text.starts_with(kFile)) {
+    return text.size() > kFile.size();
+  }
+  MetricsAddress address;
+  return text == "off" || parse_metrics_address(text, &address);
+}
+
+}  // namespace nofrag
