@@ -67,7 +67,7 @@ std::vector<OptionRow> option_table() {
   rows.push_back({#field,                                                        \
                   "number",                                                      \
                   format_number(default_value),                                  \
-                  range(format_number(minimum), format_number(maximum)),         \
+                  number_range(default_value, minimum, maximum),                 \
                   since,                                                         \
                   doc});
 #define NOFRAG_OPTION_INT(field, default_value, minimum, maximum, since, doc) \
@@ -114,6 +114,12 @@ std::string format_number(double value) {
   const auto [end, error] = std::to_chars(text, text + sizeof text, value);
   NOFRAG_CHECK(error == std::errc(), "a double needs at most 24 characters");
   return {text, end};
+}
+
+std::string number_range(double default_value, double minimum, double maximum) {
+  const bool outside = default_value < minimum || default_value > maximum;
+  return range(format_number(minimum), format_number(maximum)) +
+         (outside ? " (or " + format_number(default_value) + ")" : "");
 }
 
 std::string option_value(const Options& options, OptionId id) {

@@ -90,6 +90,8 @@ struct OptionRow {
 std::string format_bytes(Bytes value);
 // The shortest text that reads back as the same number.
 std::string format_number(double value);
+// "0 to 1"; "0 to 10 (or -1)" where the default lies outside.
+std::string number_range(double default_value, double minimum, double maximum);
 
 // An option's value as a user would write it.
 std::string option_value(const Options& options, OptionId id);

@@ -62,13 +62,14 @@ class ItemParser {
     return true;
   }
 
-  bool number(double minimum, double maximum, double* out) {
+  bool number(double default_value, double minimum, double maximum, double* out) {
     double parsed = 0;
     if (!parse_number(value_, &parsed)) {
       return problem(quoted(value_) + " is not a number");
     }
-    if (parsed < minimum || parsed > maximum) {
-      return out_of_range(format_number(minimum), format_number(maximum));
+    if ((parsed < minimum || parsed > maximum) && parsed != default_value) {
+      return problem(quoted(value_) + " is outside " +
+                     number_range(default_value, minimum, maximum));
     }
     *out = parsed;
     return true;
@@ -150,7 +151,7 @@ bool parse_known(OptionId id, ItemParser* item, Options* options) {
     return item->bytes(minimum, maximum, &options->field);
 #define NOFRAG_OPTION_DOUBLE(field, default_value, minimum, maximum, since, doc) \
   case OptionId::k_##field:                                                      \
-    return item->number(minimum, maximum, &options->field);
+    return item->number(default_value, minimum, maximum, &options->field);
 #define NOFRAG_OPTION_INT(field, default_value, minimum, maximum, since, doc) \
   case OptionId::k_##field:                                                   \
     return item->integer(minimum, maximum, &options->field);

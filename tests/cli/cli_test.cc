@@ -100,6 +100,7 @@ TEST_F(CliTest, BadUsageExitsWith2AndNamesTheNearest) {
   expect_refused(
       "replay good.csv --conf handle_sze:8MiB", 2, {"handle_sze", "did you mean handle_size?"});
   expect_refused("replay good.csv --conf handle_size:huge", 2, {"handle_size", "huge"});
+  expect_refused("replay good.csv --conf reserve_slack:-0.5", 2, {"\"-0.5\" is outside 0 to 10"});
   expect_refused("replay good.csv --conf metrics:99999", 2, {"metrics: \"99999\"", "1 to 65535"});
   expect_refused("replay good.csv --capacity lots", 2, {"--capacity 'lots'", "24GiB", "1.02x"});
   expect_refused("replay good.csv --capacity -1x", 2, {"--capacity '-1x'"});
