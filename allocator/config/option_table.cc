@@ -194,7 +194,7 @@ std::string options_page() {
       "\n"
       "A size is a number of bytes, or a number with `B`, `KiB`, `MiB`, `GiB` or `TiB`: `500MiB`,\n"
       "`1.5GiB`; a fraction counts down to whole bytes (`79.18GiB`). A switch is `true` or "
-      "`false`.\n"
+      "`false` (`1` or `0`).\n"
       "An unknown key or a bad value is reported once, with the nearest key or what is accepted,\n"
       "and the default is used; `abort_conf:true` makes it fatal. The program `nofrag` refuses "
       "them.\n"
