@@ -96,8 +96,15 @@ GivenOptions nofrag_options(const std::string& conf) {
         set[static_cast<std::size_t>(OptionId::k_memory_fraction)]) {
       given.limit_source = source;
     }
+    given.sources.push_back({source, set});
   }
   return given;
+}
+
+void confirm_options(const GivenOptions& given) {
+  if (given.options.confirm_conf) {
+    print_to_stderr("nofrag: options in use\n" + dump_options(given.options, given.sources));
+  }
 }
 
 DeviceTarget choose_device(const std::optional<std::string>& device, const GivenOptions& given) {

@@ -12,6 +12,7 @@
 
 #include "cli/device_target.h"
 #include "cli/errors.h"
+#include "config/option_table.h"
 #include "config/options.h"
 #include "trace/trace.h"
 
@@ -95,9 +96,12 @@ struct GivenOptions {
   Options options;
   std::string driver_source;  // where `driver:` was given: "NOFRAG_CONF", "--conf" or nowhere
   std::string limit_source;   // the same of `limit:` or `memory_fraction:`
+  std::vector<OptionSource> sources;
 };
 // The options of nofrag that the environment (NOFRAG_CONF) and, over it, `conf` (--conf) give.
 GivenOptions nofrag_options(const std::string& conf);
+// With confirm_conf:true every option and where it came from, on stderr; else nothing.
+void confirm_options(const GivenOptions& given);
 // The device that --device names, else the one of `driver:`, else the simulated one.
 DeviceTarget choose_device(const std::optional<std::string>& device, const GivenOptions& given);
 // Throws UsageError, in the name of `source`, where a text of options has a problem.

@@ -275,7 +275,9 @@ ExitCode run_doctor(const DoctorArguments& arguments) {
   const DeviceTarget device =
       arguments.device ? DeviceTarget::parse(*arguments.device) : DeviceTarget();
   refuse_overwriting({device.file()}, {{"--json", arguments.json}});
-  const Findings findings = examine(arguments.device, nofrag_options(arguments.conf));
+  const GivenOptions given = nofrag_options(arguments.conf);
+  confirm_options(given);
+  const Findings findings = examine(arguments.device, given);
   if (!arguments.json.empty()) {
     write_output(arguments.json, findings_json(findings).dump(1) + "\n");
   }

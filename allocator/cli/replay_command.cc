@@ -166,6 +166,7 @@ ExitCode replay(const ReplayArguments& arguments, bool with_page_only) {
   inputs.push_back(plan.target.file());
   refuse_overwriting(
       inputs, {{"--json", arguments.json}, {with_page_only ? "-o" : "--html", arguments.html}});
+  confirm_options(plan.given);
   Progress progress(!arguments.quiet);
   std::vector<TraceReport> reports;
   nlohmann::ordered_json details = nlohmann::ordered_json::array();

@@ -159,6 +159,25 @@ TEST_F(CliTest, OptionsComeFromTheEnvironmentTooAndTheCommandLineIsStronger) {
   expect_refused("replay good.csv", 2, {"NOFRAG_CONF: ", "did you mean limit?"}, "limt:4MiB");
 }
 
+TEST_F(CliTest, OptionsAreConfirmedWithTheirSourceOnRequest) {
+  for (const char* command : {"replay good.csv --allocator nofrag --json -",
+                              "report good.csv --allocator nofrag -o page.html",
+                              "doctor --device sim:h100-80g --json -",
+                              "explain good.csv --json -"}) {
+    const std::string asked = std::string(command) + " --conf confirm_conf:true,policy:lean";
+    const Outcome outcome = run(asked, "policy:fast,rdma:false");
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.err.find("nofrag: options in use\n"), 0U) << outcome.err;
+    for (const char* line :
+         {"\npolicy:lean (--conf)\n", "\nrdma:false (NOFRAG_CONF)\n", "\nlimit:none (default)\n"}) {
+      EXPECT_NE(outcome.err.find(line), std::string::npos) << command << "\n" << outcome.err;
+    }
+    EXPECT_EQ(outcome.out.find("(default)"), std::string::npos)
+        << "standard output is the result's";
+    EXPECT_EQ(run(command, "policy:fast").err.find("options in use"), std::string::npos) << command;
+  }
+}
+
 TEST_F(CliTest, WithoutADeviceTheDriverOptionDecides) {
   write_file(folder_ / "small.json", [] {
     json device = json::parse(read_file(NOFRAG_SIM "/h100-80g.json"));

@@ -146,6 +146,7 @@ Explained explain_traces(const std::vector<Trace>& traces, const ExplainArgument
   if (!chosen->marks.empty() && !arguments.capacity) {
     explained = explain_recorded(*chosen);
   } else {
+    confirm_options(nofrag_options(arguments.conf));
     // Of several devices the first that fails, else the one that came closest.
     for (const Trace& trace : traces) {
       if (!explained && !trace.events.empty()) {
