@@ -97,6 +97,14 @@ struct GivenOptions {
   std::string driver_source;  // where `driver:` was given: "NOFRAG_CONF", "--conf" or nowhere
   std::string limit_source;   // the same of `limit:` or `memory_fraction:`
   std::vector<OptionSource> sources;
+
+  [[nodiscard]] OptionSet set() const {
+    OptionSet all;
+    for (const OptionSource& source : sources) {
+      all |= source.given;
+    }
+    return all;
+  }
 };
 // The options of nofrag that the environment (NOFRAG_CONF) and, over it, `conf` (--conf) give.
 GivenOptions nofrag_options(const std::string& conf);

@@ -51,6 +51,7 @@ struct Plan {
         given(nofrag_options(arguments.conf)),
         target(choose_device(arguments.device, given)) {
     settings.options = given.options;
+    settings.conf = conf_text(given.options, given.set());
     settings.stream_lag_us = arguments.stream_lag_us;
     if (!(arguments.stream_lag_us >= 0 && arguments.stream_lag_us <= kLongestLag)) {
       throw UsageError("--stream-lag: expected microseconds from 0 to 1e9");

@@ -175,6 +175,18 @@ std::string dump_options(const Options& options, const std::vector<OptionSource>
   return text;
 }
 
+std::string conf_text(const Options& options, const OptionSet& set) {
+  std::string text;
+  for (std::size_t i = 0; i < kOptionCount; ++i) {
+    if (set.test(i)) {
+      const auto id = static_cast<OptionId>(i);
+      text += text.empty() ? "" : ",";
+      text += std::string(option_key(id)) + ":" + option_value(options, id);
+    }
+  }
+  return text;
+}
+
 std::string options_page() {
   std::string page =
       "# Options\n"

@@ -104,6 +104,9 @@ struct OptionSource {
 };
 std::string dump_options(const Options& options, const std::vector<OptionSource>& sources);
 
+// "key:value,key:value" of the options that are set, to be given again.
+std::string conf_text(const Options& options, const OptionSet& set);
+
 // docs/options.md, whole.
 std::string options_page();
 

@@ -178,6 +178,16 @@ TEST_F(CliTest, OptionsAreConfirmedWithTheirSourceOnRequest) {
   }
 }
 
+TEST_F(CliTest, TheJsonSaysWithWhichOptionsNofragPlayed) {
+  const auto runs_of = [&](const std::string& arguments, const std::string& conf) {
+    return json::parse(run("replay good.csv --json - " + arguments, conf).out)["traces"][0]["runs"];
+  };
+  const json runs = runs_of("--conf policy:lean,limit:1GiB", "rdma:false,policy:fast");
+  EXPECT_EQ(runs[0]["conf"], "policy:lean,limit:1GiB,rdma:false");
+  EXPECT_FALSE(runs[1].contains("conf")) << "a peer has none of nofrag's options";
+  EXPECT_EQ(runs_of("", "")[0]["conf"], "");
+}
+
 TEST_F(CliTest, WithoutADeviceTheDriverOptionDecides) {
   write_file(folder_ / "small.json", [] {
     json device = json::parse(read_file(NOFRAG_SIM "/h100-80g.json"));

@@ -98,6 +98,9 @@ ordered_json run_json(const TraceSummary& trace, const ReplayRun& run) {
   if (run.is_model || run.allocator.rfind("torch-", 0) == 0) {
     out["model"] = run.is_model;
   }
+  if (run.conf) {
+    out["conf"] = *run.conf;
+  }
   out["capacity_bytes"] = nullptr;
   if (run.capacity) {
     out["capacity_bytes"] = run.capacity->count();

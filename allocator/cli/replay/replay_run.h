@@ -37,8 +37,9 @@ struct ReplayOom {
 struct ReplayRun {
   std::string allocator;
   std::string device;
-  bool is_model = false;          // a peer's policy by our own code, not the peer itself
-  std::optional<Bytes> capacity;  // as asked for; none: the device's own memory
+  std::optional<std::string> conf;  // nofrag's options that were set
+  bool is_model = false;            // a peer's policy by our own code, not the peer itself
+  std::optional<Bytes> capacity;    // as asked for; none: the device's own memory
   bool completed = false;
   std::optional<ReplayOom> oom;
   std::string fault;  // neither completed nor out of memory: what went wrong

@@ -112,6 +112,9 @@ ReplayRun ReplaySession::run(std::string_view allocator,
   run.allocator = std::string(allocator);
   run.device = target_.text();
   run.capacity = capacity;
+  if (allocator == kNofrag) {
+    run.conf = settings_.conf;
+  }
   return run;
 }
 

@@ -25,7 +25,8 @@ class TorchProcess;
 const std::vector<std::string_view>& replay_allocators();
 
 struct ReplaySettings {
-  Options options;  // nofrag's
+  Options options;   // nofrag's
+  std::string conf;  // those of them that were set, as text
   double stream_lag_us = 500;
   double speed = 0;  // cuda devices: ReplayTarget::speed
 };

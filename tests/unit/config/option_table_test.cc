@@ -63,6 +63,19 @@ TEST(DumpOptions, StrongestSourceIsNamed) {
   EXPECT_NE(dump.find("backend:auto (default)\n"), std::string::npos) << dump;
 }
 
+TEST(ConfText, SaysWhatIsSetAndReadsBackTheSame) {
+  const std::string text =
+      "driver:sim:h100-80g,policy:lean,reserve_slack:0.25,rdma:false,metrics:file:m.prom";
+  Options options;
+  std::vector<std::string> problems;
+  OptionSet set;
+  ASSERT_TRUE(parse_options("limit:9GiB,limit:1536MiB," + text, &options, &problems, &set));
+  EXPECT_EQ(conf_text(options, set),
+            "driver:sim:h100-80g,policy:lean,reserve_slack:0.25,limit:1536MiB,rdma:false,"
+            "metrics:file:m.prom");
+  EXPECT_EQ(conf_text(options, {}), "");
+}
+
 TEST(OptionsPage, CommittedPageIsCurrent) {
   std::ifstream file(std::string(NOFRAG_SOURCE_DIR) + "/docs/options.md");
   std::ostringstream committed;
