@@ -21,10 +21,12 @@ namespace nofrag {
 int run_cli(int argc, const char* const* argv);
 
 inline constexpr std::string_view kDefaultDevice = "sim:h100-80g";
+inline constexpr std::string_view kDefaultAllocators = "nofrag,torch-native,torch-expandable";
 
 struct ReplayArguments {
   std::vector<std::string> traces;
-  std::string allocators = "nofrag,torch-native,torch-expandable";
+  std::optional<std::string>
+      allocators;  // none: kDefaultAllocators, as far as the device can run them
   std::optional<std::string> device;
   std::optional<std::string> capacity;
   bool min_capacity = false;

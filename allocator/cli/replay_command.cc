@@ -46,7 +46,9 @@ std::vector<std::string> parse_allocators(std::string_view list) {
 // Everything that the command line can get wrong is found before the first trace is read.
 struct Plan {
   explicit Plan(const ReplayArguments& arguments)
-      : allocators(parse_allocators(arguments.allocators)),
+      : allocators(
+            parse_allocators(arguments.allocators ? *arguments.allocators : kDefaultAllocators)),
+        by_default(!arguments.allocators),
         format(parse_input_format(arguments.format)),
         given(nofrag_options(arguments.conf)),
         target(choose_device(arguments.device, given)) {
@@ -73,7 +75,24 @@ struct Plan {
     }
   }
 
+  // Leaves out what the device cannot run, unless it was asked for by name.
+  void fit(const ReplaySession& session) {
+    if (!by_default || session.device().virtual_memory) {
+      return;
+    }
+    const auto unfit = std::stable_partition(
+        allocators.begin(), allocators.end(), [](const std::string& allocator) {
+          return !needs_virtual_memory(allocator);
+        });
+    for (auto at = unfit; at != allocators.end(); ++at) {
+      say(fmt::format(
+          "note: {} is left out: {} has no virtual memory, which it needs", *at, target.text()));
+    }
+    allocators.erase(unfit, allocators.end());
+  }
+
   std::vector<std::string> allocators;
+  bool by_default;
   TraceFormat format;
   GivenOptions given;
   DeviceTarget target;
@@ -113,7 +132,7 @@ nlohmann::ordered_json explained(const Trace& trace,
 
 TraceReport replay_one(const std::string& path,
                        const Trace& trace,
-                       const Plan& plan,
+                       Plan& plan,
                        const ReplayArguments& arguments,
                        Progress& progress,
                        nlohmann::ordered_json* details) {
@@ -122,6 +141,7 @@ TraceReport replay_one(const std::string& path,
   TraceReport report;
   report.trace = summarize(path, trace);
   ReplaySession session(trace, plan.target, plan.settings);
+  plan.fit(session);
   std::optional<Bytes> capacity;
   if (plan.capacity) {
     capacity = plan.capacity->resolve(trace.peak_live, session.granule());
@@ -162,7 +182,7 @@ namespace {
 
 ExitCode replay(const ReplayArguments& arguments, bool with_page_only) {
   const bool with_table = !with_page_only && !arguments.quiet;
-  const Plan plan(arguments);
+  Plan plan(arguments);
   std::vector<std::string> inputs = arguments.traces;
   inputs.push_back(plan.target.file());
   refuse_overwriting(

@@ -77,11 +77,14 @@ void add_replay_options(CLI::App* command, ReplayArguments& arguments) {
                    "Trace files (csv, csv.gz, nofrag, or what --format lists); - is stdin")
       ->required();
   command
-      ->add_option("--allocator",
-                   arguments.allocators,
-                   "Comma-separated: nofrag, torch-native, torch-expandable, cub-caching, driver, "
-                   "driver-async")
-      ->capture_default_str();
+      ->add_option(
+          "--allocator",
+          arguments.allocators,
+          fmt::format(
+              "Comma-separated: nofrag, torch-native, torch-expandable, cub-caching, driver, "
+              "driver-async (default: {}, less what the device cannot run)",
+              kDefaultAllocators))
+      ->check(not_empty);
   command
       ->add_option("--device",
                    arguments.device,

@@ -228,6 +228,30 @@ TEST_F(CliTest, WithoutADeviceTheDriverOptionDecides) {
   }
 }
 
+TEST_F(CliTest, WhatADeviceCannotRunIsLeftOutUnlessAskedFor) {
+  write_file(folder_ / "plain.json", [] {
+    json device = json::parse(read_file(NOFRAG_SIM "/h100-80g.json"));
+    device["capabilities"]["virtual_memory"] = false;
+    return device.dump();
+  }());
+  const std::string replay = "replay good.csv --json - --device sim:plain.json";
+  const Outcome outcome = run("replay good.csv good.csv --json - --device sim:plain.json");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err,
+            "nofrag: note: torch-expandable is left out: sim:plain.json has no virtual memory, "
+            "which it needs\n");
+  const json result = json::parse(outcome.out);
+  for (const json& trace : result["traces"]) {
+    ASSERT_EQ(trace["runs"].size(), 2U);
+    EXPECT_EQ(trace["runs"][0]["allocator"], "nofrag");
+    EXPECT_EQ(trace["runs"][1]["allocator"], "torch-native");
+  }
+  EXPECT_EQ(run("report good.csv -o page.html --device sim:plain.json").code, 0);
+  expect_refused(replay + " --allocator nofrag,torch-expandable",
+                 2,
+                 {"torch-expandable: this device has no virtual memory"});
+}
+
 TEST_F(CliTest, DoctorWarnsOfALimitUnderWhichNothingCanBeAllocated) {
   const std::string doctor = "doctor --device sim:h100-80g --json - --conf ";
   const std::string replay = "replay tiny.csv --allocator nofrag --conf ";

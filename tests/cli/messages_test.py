@@ -97,7 +97,7 @@ class Names(Messages):
 
     def test_an_empty_value_takes_no_other_word(self):
         self.write("other.csv", TRACE)
-        for option in ("--json", "--html", "--compare", "--capacity", "--device", "--format"):
+        for option in ("--json", "--html", "--compare", "--capacity", "--device", "--format", "--allocator"):
             self.refused(2, ["replay", "good.csv", option + "=", "other.csv"], f"{option}: its value is empty")
         self.assertEqual((self.folder / "other.csv").read_text(), TRACE)
         done = self.nofrag("replay", "--allocator", "driver", "--conf=", "good.csv")

@@ -29,10 +29,10 @@ std::unique_ptr<ReplayAllocator> make_allocator(std::string_view name,
   if (name == kTorchNative) {
     return make_torch_native_model(config);
   }
+  if (needs_virtual_memory(name) && !config.info.virtual_memory) {
+    throw UsageError(std::string(name) + ": this device has no virtual memory management");
+  }
   if (name == kTorchExpandable) {
-    if (!config.info.virtual_memory) {
-      throw UsageError("torch-expandable: this device has no virtual memory management");
-    }
     return make_torch_expandable_model(config);
   }
   if (name == kCubCaching) {
@@ -59,13 +59,17 @@ const std::vector<std::string_view>& replay_allocators() {
   return names;
 }
 
+bool needs_virtual_memory(std::string_view allocator) {
+  return allocator == kTorchExpandable;
+}
+
 ReplaySession::ReplaySession(const Trace& trace,
                              const DeviceTarget& target,
                              const ReplaySettings& settings)
     : trace_(trace), target_(target), settings_(settings) {
   const DeviceSession session = target.open({std::nullopt, settings.stream_lag_us});
   granule_ = session.granule();
-  device_memory_ = session.info.total_memory;
+  device_ = session.info;
 }
 
 ReplaySession::~ReplaySession() = default;
@@ -105,7 +109,7 @@ ReplayRun ReplaySession::run(std::string_view allocator,
                              ReplayObserver* observer) {
   ReplayRun run;
   if (TorchProcess* process = torch(allocator); process != nullptr) {
-    run = process->run(capacity, capacity.value_or(device_memory_));
+    run = process->run(capacity, capacity.value_or(device_.total_memory));
   } else {
     run = run_here(allocator, capacity, progress, observer);
   }
@@ -172,7 +176,8 @@ std::optional<Bytes> ReplaySession::min_capacity(std::string_view allocator,
   CapacitySearch search;
   search.peak_live = trace_.peak_live;
   search.granule = granule_;
-  search.most = target_.is_simulated() ? trace_.peak_live * kMostTimesPeak + kGiB : device_memory_;
+  search.most =
+      target_.is_simulated() ? trace_.peak_live * kMostTimesPeak + kGiB : device_.total_memory;
   if (free_run != nullptr && free_run->completed) {
     search.known_enough = free_run->peak_reserved;
   } else {

@@ -24,6 +24,9 @@ class TorchProcess;
 // The allocators that replay knows, in the order of the documentation.
 const std::vector<std::string_view>& replay_allocators();
 
+// Does it map memory itself, and cannot run on a device without virtual memory?
+bool needs_virtual_memory(std::string_view allocator);
+
 struct ReplaySettings {
   Options options;   // nofrag's
   std::string conf;  // those of them that were set, as text
@@ -49,7 +52,8 @@ class ReplaySession {
   // Ends the allocator's own process, if it has one, and with it what that holds of the device.
   void finish(std::string_view allocator);
   [[nodiscard]] Bytes granule() const { return granule_; }
-  [[nodiscard]] Bytes device_memory() const { return device_memory_; }
+  [[nodiscard]] Bytes device_memory() const { return device_.total_memory; }
+  [[nodiscard]] const DeviceInfo& device() const { return device_; }
   // What the user should know about how the runs were made; each once.
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
 
@@ -66,7 +70,7 @@ class ReplaySession {
   const DeviceTarget& target_;
   ReplaySettings settings_;
   Bytes granule_;
-  Bytes device_memory_;
+  DeviceInfo device_;
   std::map<std::string, std::unique_ptr<TorchProcess>, std::less<>> torch_;
   std::vector<std::string> notes_;
 };
