@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <initializer_list>
@@ -10,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/output_file.h"
 #include "cli/printable.h"
+#include "config/human_bytes.h"
 #include "config/parser.h"
 #include "runtime/environment.h"
 #include "trace/load_traces.h"
@@ -28,6 +31,16 @@ TraceFormat parse_trace_format(std::string_view what,
     known.push_back(to_string(format));
   }
   throw UsageError(fmt::format("{}: {}", what, unknown_name("trace format", text, known)));
+}
+
+// What plain driver allocations are made in at least.
+constexpr Bytes kLeastPlain{512};
+
+// In millionths of the device, rounded up.
+double least_fraction(Bytes total, Bytes least) {
+  constexpr double kParts = 1e6;
+  const double exact = static_cast<double>(least.count()) / static_cast<double>(total.count());
+  return std::min(1.0, std::ceil(exact * kParts) / kParts);
 }
 
 }  // namespace
@@ -105,6 +118,34 @@ void confirm_options(const GivenOptions& given) {
   if (given.options.confirm_conf) {
     print_to_stderr("nofrag: options in use\n" + dump_options(given.options, given.sources));
   }
+}
+
+std::string limit_warning(const Options& options, const DeviceInfo& device) {
+  const Bytes total = device.total_memory;
+  const bool virtual_memory = device.virtual_memory && options.backend != Backend::kPlain;
+  const Bytes least = virtual_memory ? device.granularity : kLeastPlain;
+  std::string warning;
+  if (options.limit < least) {
+    warning = fmt::format(
+        "limit:{} is less than the {} that nofrag takes at least; write limit:{} or more, "
+        "or leave it out",
+        format_bytes(options.limit),
+        human_bytes(least),
+        format_bytes(least));
+  }
+  const auto share = Bytes(
+      static_cast<std::uint64_t>(static_cast<double>(total.count()) * options.memory_fraction));
+  if (options.memory_fraction < 1.0 && share < least) {
+    warning += fmt::format(
+        "{}memory_fraction:{} of this device is {}, less than the {} that nofrag takes at "
+        "least; write memory_fraction:{} or more, or leave it out",
+        warning.empty() ? "" : "; ",
+        format_number(options.memory_fraction),
+        human_bytes(share),
+        human_bytes(least),
+        format_number(least_fraction(total, least)));
+  }
+  return warning;
 }
 
 DeviceTarget choose_device(const std::optional<std::string>& device, const GivenOptions& given) {

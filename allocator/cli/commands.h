@@ -112,6 +112,9 @@ struct GivenOptions {
 GivenOptions nofrag_options(const std::string& conf);
 // With confirm_conf:true every option and where it came from, on stderr; else nothing.
 void confirm_options(const GivenOptions& given);
+// Too low a limit lets nofrag start and then refuses every allocation: what is wrong and what to write instead; else
+// empty.
+std::string limit_warning(const Options& options, const DeviceInfo& device);
 // The device that --device names, else the one of `driver:`, else the simulated one.
 DeviceTarget choose_device(const std::optional<std::string>& device, const GivenOptions& given);
 // Throws UsageError, in the name of `source`, where a text of options has a problem.

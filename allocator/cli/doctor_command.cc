@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <cmath>
-
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -37,42 +34,6 @@ struct Findings {
 
 std::string version_text(int cuda_version) {
   return fmt::format("{}.{}", cuda_version / 1000, cuda_version % 1000 / 10);
-}
-
-// What plain driver allocations are made in at least.
-constexpr Bytes kLeastPlain{512};
-
-// In millionths of the device, rounded up.
-double least_fraction(Bytes total, Bytes least) {
-  constexpr double kParts = 1e6;
-  const double exact = static_cast<double>(least.count()) / static_cast<double>(total.count());
-  return std::min(1.0, std::ceil(exact * kParts) / kParts);
-}
-
-// Too low a limit lets nofrag start and then refuses every allocation.
-std::string limit_warning(const Options& options, Bytes total, Bytes least) {
-  std::string warning;
-  if (options.limit < least) {
-    warning = fmt::format(
-        "limit:{} is less than the {} that nofrag takes at least; write limit:{} or more, "
-        "or leave it out",
-        format_bytes(options.limit),
-        human_bytes(least),
-        format_bytes(least));
-  }
-  const auto share = Bytes(
-      static_cast<std::uint64_t>(static_cast<double>(total.count()) * options.memory_fraction));
-  if (options.memory_fraction < 1.0 && share < least) {
-    warning += fmt::format(
-        "{}memory_fraction:{} of this device is {}, less than the {} that nofrag takes at "
-        "least; write memory_fraction:{} or more, or leave it out",
-        warning.empty() ? "" : "; ",
-        format_number(options.memory_fraction),
-        human_bytes(share),
-        human_bytes(least),
-        format_number(least_fraction(total, least)));
-  }
-  return warning;
 }
 
 DeviceFinding examine(Driver& driver,
@@ -118,9 +79,7 @@ DeviceFinding examine(Driver& driver,
   } else {
     finding.would_use = "plain driver allocations, because the device has no virtual memory calls";
   }
-  const bool virtual_memory = found.virtual_memory && options.backend != Backend::kPlain;
-  finding.warning =
-      limit_warning(options, found.total_memory, virtual_memory ? found.granularity : kLeastPlain);
+  finding.warning = limit_warning(options, found);
   if (!finding.warning.empty()) {
     finding.usable = false;
     finding.would_use = "nothing: every allocation would fail";

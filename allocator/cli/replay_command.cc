@@ -91,8 +91,24 @@ struct Plan {
     allocators.erase(unfit, allocators.end());
   }
 
+  // Says so, once, if the options refuse every allocation: the table shows the end of it, and not why.
+  void check_limit(const ReplaySession& session, std::optional<Bytes> memory) {
+    DeviceInfo device = session.device();
+    if (memory && target.is_simulated()) {
+      device.total_memory = *memory;
+    }
+    const bool plays =
+        std::find(allocators.begin(), allocators.end(), "nofrag") != allocators.end();
+    const std::string warning = limit_warning(given.options, device);
+    if (plays && !warning.empty() && !warned_of_limit) {
+      warned_of_limit = true;
+      say(fmt::format("note: nofrag can serve nothing: {}: {}", given.limit_source, warning));
+    }
+  }
+
   std::vector<std::string> allocators;
   bool by_default;
+  bool warned_of_limit = false;
   TraceFormat format;
   GivenOptions given;
   DeviceTarget target;
@@ -150,6 +166,7 @@ TraceReport replay_one(const std::string& path,
                        " bytes; the largest device that can be simulated has 16 TiB");
     }
   }
+  plan.check_limit(session, capacity);
   const auto update = [&](std::uint64_t done) { progress.update(done); };
   for (const std::string& allocator : plan.allocators) {
     progress.begin(fmt::format("{}: {}", short_name(path), allocator), trace.events.size());

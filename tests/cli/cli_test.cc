@@ -281,8 +281,17 @@ TEST_F(CliTest, DoctorWarnsOfALimitUnderWhichNothingCanBeAllocated) {
       EXPECT_NE(found["warning"].get<std::string>().find(c.warning), std::string::npos)
           << found["warning"];
     }
-    EXPECT_EQ(run(replay + c.conf).code, c.usable ? 0 : 4);
+    const Outcome replayed = run(replay + c.conf);
+    EXPECT_EQ(replayed.code, c.usable ? 0 : 4);
+    const std::string said = "note: nofrag can serve nothing: --conf: ";
+    EXPECT_EQ(replayed.err.find(said) != std::string::npos, !c.usable) << replayed.err;
+    EXPECT_NE(replayed.err.find(c.warning), std::string::npos) << replayed.err;
   }
+  EXPECT_EQ(
+      run("replay tiny.csv tiny.csv --allocator nofrag --quiet", "limit:5").err,
+      "nofrag: note: nofrag can serve nothing: NOFRAG_CONF: limit:5B is less than the 2.00 MiB "
+      "that nofrag takes at least; write limit:2MiB or more, or leave it out\n");
+  EXPECT_EQ(run("replay tiny.csv --allocator driver --quiet", "limit:5").err, "");
   const Outcome said = run("doctor --device sim:h100-80g", "limit:1MiB");
   EXPECT_EQ(said.code, 0);
   EXPECT_NE(said.out.find("nothing: every allocation would fail"), std::string::npos) << said.out;
