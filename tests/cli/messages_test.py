@@ -108,6 +108,24 @@ class Names(Messages):
         self.refused(3, ["replay", "für-всех-全部.csv"], "für-всех-全部.csv: ")
 
 
+class Replay(Messages):
+    def test_a_peer_that_fails_as_itself_would_is_no_fault_of_the_replay(self):
+        # Expandable segments take 9/8 of the device in addresses for each stream.
+        self.write("streams.csv", "time_us,op,id,size,stream\n" + "".join(f"{i},a,{i},4194304,{i}\n" for i in range(1500)))
+        done = self.nofrag("replay", "streams.csv", "--json", "out.json")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("\n  torch-expandable failed: driver failure (driver code 2) at event 1", done.stdout)
+        why = "like PyTorch it takes 89.10 GiB of addresses for each stream and pool, and none are left"
+        self.assertIn(f"\n    {why}\n", done.stdout)
+        runs = json.loads((self.folder / "out.json").read_text())["traces"][0]["runs"]
+        self.assertEqual([run["completed"] for run in runs], [True, True, False])
+        self.assertIn(why, runs[2]["error"])
+        self.assertEqual(self.nofrag("replay", "streams.csv", "--conf", "limit:2MiB", "--quiet").returncode, 4)
+        done = self.nofrag("replay", "streams.csv", "--allocator", "torch-expandable", "--quiet")
+        self.assertEqual(done.returncode, 1, "there is no other result")
+        self.assertIn("torch-expandable on sim:h100-80g: driver failure", done.stderr)
+
+
 class Explain(Messages):
     ADVICE = "Give it the message whole, with the lines around it, or a trace.\n"
 

@@ -5,6 +5,7 @@
 
 #include "base/checks.h"
 #include "cli/peers/torch_model.h"
+#include "config/human_bytes.h"
 
 namespace nofrag {
 namespace {
@@ -20,6 +21,12 @@ class TorchExpandable final : public TorchModel {
         small_granule_(round_up(Bytes(kSmallGranule), Bytes(granule_)).count()),
         large_granule_(round_up(Bytes(kLargeGranule), Bytes(granule_)).count()) {}
   ~TorchExpandable() override;
+  [[nodiscard]] std::string trouble() const override {
+    return refused_addresses_.is_zero()
+               ? std::string()
+               : "like PyTorch it takes " + human_bytes(refused_addresses_) +
+                     " of addresses for each stream and pool, and none are left";
+  }
 
  protected:
   Index find_free(Arena& arena, std::uint64_t size) override;
@@ -56,6 +63,7 @@ class TorchExpandable final : public TorchModel {
   std::uint64_t small_granule_;
   std::uint64_t large_granule_;
   std::vector<Segment> segments_;
+  Bytes refused_addresses_;  // by the last reservation
 };
 
 TorchExpandable::~TorchExpandable() {
@@ -121,6 +129,7 @@ Result<TorchModel::Index> TorchExpandable::new_segment(Index arena, std::uint64_
     return Errc::kOutOfMemory;
   }
   const Result<VirtAddr> range = config_.driver->reserve(space, Bytes(0));
+  refused_addresses_ = range.ok() ? Bytes(0) : space;
   if (!range.ok()) {
     return range.error();
   }

@@ -108,7 +108,7 @@ ordered_json run_json(const TraceSummary& trace, const ReplayRun& run) {
   out["completed"] = run.completed;
   out["oom"] = oom_json(run.oom);
   if (!run.fault.empty()) {
-    out["error"] = run.fault;
+    out["error"] = run.fault_reason.empty() ? run.fault : run.fault + ": " + run.fault_reason;
   }
   out["peak_reserved_bytes"] = run.peak_reserved.count();
   out["reserved_over_live"] = ratio(run.peak_reserved, trace.peak_live);

@@ -42,7 +42,8 @@ struct ReplayRun {
   std::optional<Bytes> capacity;    // as asked for; none: the device's own memory
   bool completed = false;
   std::optional<ReplayOom> oom;
-  std::string fault;  // neither completed nor out of memory: what went wrong
+  std::string fault;         // neither completed nor out of memory: what went wrong
+  std::string fault_reason;  // and why the allocator itself would end so (ReplayAllocator::trouble)
   Bytes peak_reserved;
   std::uint64_t events_replayed = 0;
   double host_ns = 0;  // CPU time of the whole loop

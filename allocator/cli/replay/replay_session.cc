@@ -59,6 +59,10 @@ const std::vector<std::string_view>& replay_allocators() {
   return names;
 }
 
+bool is_nofrag(const ReplayRun& run) {
+  return run.allocator == kNofrag;
+}
+
 bool needs_virtual_memory(std::string_view allocator) {
   return allocator == kTorchExpandable;
 }
@@ -164,6 +168,7 @@ ReplayRun ReplaySession::run_here(std::string_view allocator,
   }
   if (session.simulated != nullptr && session.simulated->violation_count() > 0) {
     run.fault = "the simulated driver found a misuse: " + session.simulated->violations().front();
+    run.fault_reason.clear();
   }
   return run;
 }

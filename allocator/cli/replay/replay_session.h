@@ -24,6 +24,8 @@ class TorchProcess;
 // The allocators that replay knows, in the order of the documentation.
 const std::vector<std::string_view>& replay_allocators();
 
+bool is_nofrag(const ReplayRun& run);
+
 // Does it map memory itself, and cannot run on a device without virtual memory?
 bool needs_virtual_memory(std::string_view allocator);
 

@@ -92,7 +92,9 @@ Row row_of(const TraceReport& report, const ReplayRun& run) {
 
 std::string oom_lines(const ReplayRun& run) {
   if (!run.fault.empty()) {
-    return fmt::format("  {} failed: {}\n", run.allocator, run.fault);
+    const std::string reason =
+        run.fault_reason.empty() ? "" : fmt::format("    {}\n", run.fault_reason);
+    return fmt::format("  {} failed: {}\n{}", run.allocator, run.fault, reason);
   }
   if (!run.oom) {
     return "";

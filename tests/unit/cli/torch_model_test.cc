@@ -224,6 +224,22 @@ TEST_F(TorchModelTest, ExpandableReusesAnUnmappedHoleAtTheLowestAddress) {
   expect_reserved(80 * kMiB);
 }
 
+TEST_F(TorchModelTest, ExpandableSaysWhenItsAddressesRunOut) {
+  start(&make_torch_expandable_model, 16384 * kGiB);
+  std::uint32_t streams = 0;
+  while (streams < 32 && allocate(streams, 2 * kMiB, StreamId(streams))) {
+    EXPECT_EQ(model_->trouble(), "");
+    ++streams;
+  }
+  EXPECT_GE(streams, 4U);
+  EXPECT_LE(streams, 7U) << "18 TiB for each, of 128 at most";
+  const std::string said = model_->trouble();
+  EXPECT_NE(said.find("of addresses for each stream and pool, and none are left"),
+            std::string::npos)
+      << said;
+  ASSERT_TRUE(allocate(40, 2 * kMiB, StreamId(0))) << "the others go on";
+}
+
 TEST_F(TorchModelTest, DriverPeerHoldsWhatIsLive) {
   start(&make_driver_peer, 10 * kMiB);
   ASSERT_TRUE(allocate(0, 3 * kMiB));
