@@ -32,16 +32,16 @@ void log_failure(const char* hook, nofrag_status status) {
                   capacity,
                   "CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of "
                   "which %s is free. %s",
-                  nofrag::human_bytes(nofrag::Bytes(size)).c_str(),
+                  nofrag::torch_bytes(nofrag::Bytes(size)).c_str(),
                   device,
-                  nofrag::human_bytes(nofrag::Bytes(report.driver_total_bytes)).c_str(),
-                  nofrag::human_bytes(nofrag::Bytes(report.driver_free_bytes)).c_str(),
+                  nofrag::torch_bytes(nofrag::Bytes(report.driver_total_bytes)).c_str(),
+                  nofrag::torch_bytes(nofrag::Bytes(report.driver_free_bytes)).c_str(),
                   failure.text);
   } else {
     std::snprintf(text,
                   capacity,
                   "CUDA out of memory. Tried to allocate %s. %s",
-                  nofrag::human_bytes(nofrag::Bytes(size)).c_str(),
+                  nofrag::torch_bytes(nofrag::Bytes(size)).c_str(),
                   failure.text);
   }
 }

@@ -5,8 +5,13 @@
 #include <utility>
 
 namespace nofrag {
+namespace {
 
-std::string human_bytes(Bytes bytes) {
+constexpr Bytes kTiB = 1024 * kGiB;
+
+}  // namespace
+
+std::string torch_bytes(Bytes bytes) {
   constexpr std::array<std::pair<Bytes, const char*>, 3> kUnits = {
       {{kGiB, "GiB"}, {kMiB, "MiB"}, {kKiB, "KiB"}}};
   for (const auto& [unit, name] : kUnits) {
@@ -18,6 +23,18 @@ std::string human_bytes(Bytes bytes) {
     }
   }
   return std::to_string(bytes.count()) + " B";
+}
+
+std::string human_bytes(Bytes bytes) {
+  if (bytes < kTiB) {
+    return torch_bytes(bytes);
+  }
+  char text[32];
+  std::snprintf(text,
+                sizeof text,
+                "%.2f TiB",
+                static_cast<double>(bytes.count()) / static_cast<double>(kTiB.count()));
+  return text;
 }
 
 }  // namespace nofrag

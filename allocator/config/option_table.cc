@@ -9,8 +9,10 @@ struct SizeUnit {
   Bytes bytes;
   const char* suffix = "";
 };
-constexpr std::array<SizeUnit, 3> kSizeUnits = {
-    SizeUnit{kGiB, "GiB"}, SizeUnit{kMiB, "MiB"}, SizeUnit{kKiB, "KiB"}};
+constexpr std::array<SizeUnit, 4> kSizeUnits = {SizeUnit{1024 * kGiB, "TiB"},
+                                                SizeUnit{kGiB, "GiB"},
+                                                SizeUnit{kMiB, "MiB"},
+                                                SizeUnit{kKiB, "KiB"}};
 
 template <typename Enum>
 std::string format_enum(Enum value) {

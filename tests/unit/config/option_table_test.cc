@@ -46,6 +46,8 @@ TEST(OptionTable, FormatBytesUsesTheLargestWholeUnit) {
   EXPECT_EQ(format_bytes(3 * kKiB), "3KiB");
   EXPECT_EQ(format_bytes(8 * kMiB), "8MiB");
   EXPECT_EQ(format_bytes(1024 * kMiB), "1GiB");
+  EXPECT_EQ(format_bytes(1536 * kGiB), "1536GiB");
+  EXPECT_EQ(format_bytes(2048 * kGiB), "2TiB");
   EXPECT_EQ(format_bytes(kNoLimit), "none");
 }
 

@@ -15,7 +15,7 @@
   const grouped = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, ",");
   function bytes(value) {
     if (value === null || value === undefined) { return "-"; }
-    for (const [unit, name] of [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
+    for (const [unit, name] of [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
       if (value >= unit) { return (value / unit).toFixed(2) + " " + name; }
     }
     return value + " B";
