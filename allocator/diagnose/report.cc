@@ -109,6 +109,13 @@ std::string short_report(const Diagnosis& d) {
   return text;
 }
 
+std::string unfailed_report(const Diagnosis& d) {
+  std::string out = "==== nofrag: no failure found ====\n";
+  list("what there is", d.evidence, &out);
+  list("what would tell more", d.missing, &out);
+  return out;
+}
+
 std::string full_report(const Failure& f, const Diagnosis& d, const ReportContext& context) {
   std::string out = "==== nofrag: out of memory";
   if (context.pid != 0) {

@@ -25,5 +25,7 @@ struct ReportContext {
 [[nodiscard]] std::string full_report(const Failure& failure,
                                       const Diagnosis& diagnosis,
                                       const ReportContext& context);
+// Of a run in which nothing failed: what is known of it.
+[[nodiscard]] std::string unfailed_report(const Diagnosis& diagnosis);
 
 }  // namespace nofrag

@@ -146,6 +146,15 @@ class Explain(Messages):
         self.write("no.log", "all is well\n")
         self.nothing("no.log", "there is no out-of-memory message in no.log that nofrag knows", "message that is known")
 
+    def test_a_trace_that_does_not_fail(self):
+        done = self.nofrag("explain", "good.csv")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(done.stdout, "==== nofrag: no failure found ====\nwhat there is\n"
+                         "  - the trace ends without a failure under torch-native with 79.19 GiB; "
+                         "its live memory peaks at 4.77 MiB\n"
+                         "what would tell more\n  - the capacity at which it failed (--capacity)\n")
+        self.assertIn("==== nofrag: out of memory ====", self.nofrag("explain", "good.csv", "--capacity", "4MiB").stdout)
+
     def test_binary_data(self):
         program = "is no text, and no trace that nofrag knows"
         self.nothing("/bin/true", f"/bin/true {program}", "neither")

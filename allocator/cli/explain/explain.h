@@ -23,7 +23,7 @@ namespace nofrag {
 inline constexpr double kProven = 0.95;
 
 struct Explained {
-  std::string kind;   // "message", "trace" or "nothing"
+  std::string kind;   // "message", "trace", "unfailed" (a trace without a failure) or "nothing"
   std::string found;  // of "nothing": what there is instead
   Failure failure;
   Diagnosis diagnosis;

@@ -51,7 +51,8 @@ std::string explain_page(const Explained& explained) {
   for (std::vector<std::string>* texts : {&shown.evidence, &shown.missing}) {
     std::transform(texts->begin(), texts->end(), texts->begin(), printable);
   }
-  return full_report(explained.failure, shown, context);
+  return explained.kind == "unfailed" ? unfailed_report(shown)
+                                      : full_report(explained.failure, shown, context);
 }
 
 }  // namespace nofrag

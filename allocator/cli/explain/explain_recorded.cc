@@ -126,7 +126,7 @@ Explained explain_recorded(const Trace& trace) {
 
 Explained explain_nothing(const std::string& why) {
   Explained explained;
-  explained.kind = "trace";
+  explained.kind = "unfailed";
   explained.failure.source = "trace";
   explained.diagnosis.evidence.push_back(why);
   explained.diagnosis.missing.emplace_back("a recording that reaches the failure");

@@ -12,7 +12,7 @@ namespace {
 
 Explained nothing_failed(const Trace& trace, Bytes capacity, const std::string& allocator) {
   Explained explained;
-  explained.kind = "trace";
+  explained.kind = "unfailed";
   explained.failure.source = "trace";
   explained.diagnosis.evidence.push_back(
       "the trace ends without a failure under " + allocator + " with " + human_bytes(capacity) +
