@@ -126,6 +126,32 @@ class Replay(Messages):
         self.assertIn("torch-expandable on sim:h100-80g: driver failure", done.stderr)
 
 
+    def test_what_cannot_be_compared(self):
+        compare = ["replay", "good.csv", "--allocator", "driver", "--compare"]
+        self.refused(2, [*compare, "none.json"], "--compare none.json: cannot be read (No such file or directory)")
+        self.refused(2, [*compare, "."], "--compare .: cannot be read (Is a directory)")
+        run = {"allocator": "driver", "peak_reserved_bytes": 1, "completed": True, "driver_us": None}
+        bad = ([5], [{}], [{"path": 5, "runs": []}], [{"path": "a", "runs": {}}], [{"path": "a", "runs": [5]}],
+               [{"path": "a", "runs": [{}]}], [{"path": "a", "trace_device": "x", "runs": []}],
+               [{"path": "a", "runs": [run | {"allocator": 1}]}], [{"path": "a", "runs": [run | {"completed": "yes"}]}],
+               [{"path": "a", "runs": [run | {"peak_reserved_bytes": -1}]}])
+        for traces in bad:
+            self.write("bad.json", json.dumps({"schema": "nofrag.replay/1", "traces": traces}))
+            self.refused(2, [*compare, "bad.json"], "--compare bad.json: traces[0] is not as replay writes it")
+        for text in ("", "{", "[]", "5", json.dumps({"schema": 5}), json.dumps({"schema": "nofrag.replay/1", "traces": 1})):
+            self.write("bad.json", text)
+            self.refused(2, [*compare, "bad.json"], "--compare bad.json: expected the JSON of an earlier replay")
+
+    def test_what_an_earlier_replay_lacks_is_said_with_what_it_has(self):
+        self.write("other.csv", TRACE)
+        self.nofrag("replay", "good.csv", "--allocator", "nofrag,driver", "--json", "old.json")
+        done = self.nofrag("replay", "other.csv", "--allocator", "driver", "--compare", "old.json")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("\nother.csv\n  not in the earlier replay; traces there: good.csv\n", done.stdout)
+        done = self.nofrag("replay", "good.csv", "--allocator", "cub-caching", "--compare", "old.json")
+        self.assertIn("\n  cub-caching      not in the earlier replay; allocators there: nofrag, driver\n", done.stdout)
+
+
 class Explain(Messages):
     ADVICE = "Give it the message whole, with the lines around it, or a trace.\n"
 

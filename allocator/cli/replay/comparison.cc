@@ -1,7 +1,11 @@
 #include "cli/replay/comparison.h"
 
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
-#include <fstream>
+#include <memory>
 
 #include <fmt/format.h>
 
@@ -20,21 +24,66 @@ std::string file_name(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }
 
-// The run of the earlier replay that a run of this one answers to.
-const json* find_run(const json& before, const TraceSummary& trace, const std::string& allocator) {
-  for (const json& other : before.at("traces")) {
+std::string read_whole(const std::string& path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
+      std::fopen(path.c_str(), "rb"), [](std::FILE* open) { return std::fclose(open); });
+  std::string text;
+  if (file != nullptr) {
+    char chunk[1 << 14];
+    for (std::size_t got = 1; got > 0; text.append(chunk, got)) {
+      got = std::fread(chunk, 1, sizeof chunk, file.get());
+    }
+  }
+  if (file == nullptr || std::ferror(file.get()) != 0) {
+    throw UsageError(fmt::format("--compare {}: cannot be read ({})", path, std::strerror(errno)));
+  }
+  return text;
+}
+
+// What is read of a replay's JSON has the type it has there.
+bool is_run(const json& run) {
+  return run.is_object() && run.value("allocator", json()).is_string() &&
+         run.value("peak_reserved_bytes", json(0U)).is_number_unsigned() &&
+         run.value("completed", json(false)).is_boolean();
+}
+bool is_trace(const json& trace) {
+  return trace.is_object() && trace.value("path", json()).is_string() &&
+         trace.value("trace_device", json(0U)).is_number_unsigned() &&
+         trace.value("runs", json()).is_array() &&
+         std::all_of(trace["runs"].begin(), trace["runs"].end(), is_run);
+}
+
+// The earlier replay of a trace.
+const json* find_trace(const json& before, const TraceSummary& trace) {
+  for (const json& other : before["traces"]) {
     const bool same_device =
         !trace.several_devices || other.value("trace_device", std::uint64_t{0}) == trace.device;
-    if (file_name(other.value("path", std::string())) != file_name(trace.path) || !same_device) {
-      continue;
-    }
-    for (const json& run : other.at("runs")) {
-      if (run.value("allocator", std::string()) == allocator) {
-        return &run;
-      }
+    if (file_name(other["path"].get<std::string>()) == file_name(trace.path) && same_device) {
+      return &other;
     }
   }
   return nullptr;
+}
+
+// The run in it that a run of this replay answers to.
+const json* find_run(const json& earlier, const std::string& allocator) {
+  for (const json& run : earlier["runs"]) {
+    if (run["allocator"] == allocator) {
+      return &run;
+    }
+  }
+  return nullptr;
+}
+
+std::string names_in(const json& objects, const char* key) {
+  std::vector<std::string> names;
+  for (const json& object : objects) {
+    std::string name = printable(file_name(object[key].get<std::string>()));
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      names.push_back(std::move(name));
+    }
+  }
+  return names.empty() ? "nothing" : fmt::format("{}", fmt::join(names, ", "));
 }
 
 std::string percent(double before, double now) {
@@ -71,38 +120,47 @@ std::string row_of(const json& earlier, const ReplayRun& run) {
 }  // namespace
 
 json read_earlier_replay(const std::string& path) {
-  std::ifstream file(path);
-  const json read = file ? json::parse(file, nullptr, false) : json();
+  json read = json::parse(read_whole(path), nullptr, false);
   if (!read.is_object() || read.value("schema", json()) != "nofrag.replay/1" ||
       !read.contains("traces") || !read["traces"].is_array()) {
     throw UsageError("--compare " + path +
                      ": expected the JSON of an earlier replay (nofrag replay --json)");
   }
-  for (const json& trace : read["traces"]) {
-    if (!trace.is_object() || !trace.contains("runs") || !trace["runs"].is_array()) {
-      throw UsageError("--compare " + path +
-                       ": a trace without runs; expected the JSON of an earlier replay");
+  for (std::size_t i = 0; i < read["traces"].size(); ++i) {
+    if (!is_trace(read["traces"][i])) {
+      throw UsageError(
+          fmt::format("--compare {}: traces[{}] is not as replay writes it (path, runs, and of "
+                      "each run allocator, "
+                      "peak_reserved_bytes, completed); expected the JSON of an earlier replay",
+                      path,
+                      i));
     }
   }
   return read;
 }
 
-std::string comparison_table(const json& before, const std::vector<TraceReport>& reports) try {
+std::string comparison_table(const json& before, const std::vector<TraceReport>& reports) {
   std::string text = "\nChanges since the earlier replay:\n";
   for (const TraceReport& report : reports) {
     text += fmt::format("{}\n", printable(file_name(report.trace.path)));
+    const json* trace = find_trace(before, report.trace);
+    if (trace == nullptr) {
+      text += fmt::format("  not in the earlier replay; traces there: {}\n",
+                          names_in(before["traces"], "path"));
+      continue;
+    }
     text += fmt::format(
         kComparisonRow, "allocator", "held before", "now", "change", "ms before", "now", "outcome");
     for (const ReplayRun& run : report.runs) {
-      const json* earlier = find_run(before, report.trace, run.allocator);
+      const json* earlier = find_run(*trace, run.allocator);
       text += earlier == nullptr
-                  ? fmt::format("  {:<16} not in the earlier replay\n", run.allocator)
+                  ? fmt::format("  {:<16} not in the earlier replay; allocators there: {}\n",
+                                run.allocator,
+                                names_in((*trace)["runs"], "allocator"))
                   : row_of(*earlier, run);
     }
   }
   return text;
-} catch (const json::exception& problem) {
-  throw UsageError(std::string("--compare: not the JSON of a replay: ") + problem.what());
 }
 
 }  // namespace nofrag
