@@ -1,6 +1,7 @@
 // What a command is about to write must be nothing that it reads, and no two of its outputs one file.
 #include <unistd.h>
 
+#include <climits>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -25,6 +26,19 @@ bool same_name(const std::string& a, const std::string& b) {
   std::error_code failed;
   const fs::path first = fs::weakly_canonical(fs::absolute(a), failed);
   return !failed && first == fs::weakly_canonical(fs::absolute(b), failed) && !failed;
+}
+
+// File systems say so only when the file gets its name, after the work is done.
+void refuse_long_name(const OutputPath& output) {
+  const std::string name = fs::path(output.path).filename().string();
+  if (name.size() > NAME_MAX) {
+    throw UsageError(fmt::format(
+        "{} {}...: a file's name has at most {} bytes, and this one has {}; name another",
+        output.option,
+        name.substr(0, 40),
+        NAME_MAX,
+        name.size()));
+  }
 }
 
 bool is_input(const std::string& input, const struct stat& output) {
@@ -55,6 +69,7 @@ void refuse_overwriting(const std::vector<std::string>& inputs,
     if (path.empty()) {
       continue;
     }
+    refuse_long_name(outputs[i]);
     struct stat status {};
     const bool there = path != kStandard && ::stat(path.c_str(), &status) == 0;
     for (const std::string& input : inputs) {

@@ -95,6 +95,15 @@ class Names(Messages):
         self.assertEqual(json.loads((self.folder / "before.json").read_text())["traces"][0]["path"], missing)
         self.assertEqual(done.returncode, 0)
 
+    def test_a_name_longer_than_names_can_be(self):
+        name = "a" * 251 + ".html"
+        for words in (["report", "missing.csv", "-o", name], ["replay", "missing.csv", "--html", name],
+                      ["replay", "missing.csv", "--json", "./" + name], ["convert", "missing.csv", "--to", "csv", name]):
+            said = self.refused(2, words, "a file's name has at most 255 bytes, and this one has 256; name another")
+            self.assertLess(len(said), 200, "not the whole name")
+        done = self.nofrag("report", "good.csv", "--allocator", "driver", "-o", name[1:])
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_an_empty_value_takes_no_other_word(self):
         self.write("other.csv", TRACE)
         for option in ("--json", "--html", "--compare", "--capacity", "--device", "--format", "--allocator"):
