@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json_reason.h"
 #include "driver/simulated/builtin_devices.h"
 #include "driver/simulated/device_spec.h"
 
@@ -220,7 +221,9 @@ bool parse_simulated_device(std::string_view text,
     return true;
   } catch (const Json::parse_error& failure) {
     *error = std::string(file) + ": byte " + std::to_string(failure.byte) + ": expected JSON (" +
-             failure.what() + ")";
+             json_reason(failure.what()) + ")";
+  } catch (const Json::exception& failure) {
+    *error = std::string(file) + ": " + json_reason(failure.what());
   } catch (const std::exception& failure) {
     *error = std::string(file) + ": " + failure.what();
   }

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json_reason.h"
 #include "trace/importers/importer.h"
 
 namespace nofrag {
@@ -74,17 +75,6 @@ class CursorIterator {
   [[nodiscard]] bool ended() const { return cursor_ == nullptr || cursor_->at_end(); }
   JsonCursor* cursor_ = nullptr;
 };
-
-// Only the end of the library's message is about the text.
-std::string reason_of(std::string_view what) {
-  const std::size_t start = what.find(": ", what.find("column"));
-  what = start == std::string_view::npos ? what : what.substr(start + 2);
-  const std::size_t last_read = what.find("; last read");
-  if (last_read != std::string_view::npos) {
-    what = what.substr(0, last_read);
-  }
-  return std::string(what.substr(0, 120));
-}
 
 }  // namespace
 
@@ -166,7 +156,7 @@ class JsonReader final : public nlohmann::json_sax<nlohmann::json> {
     error_ = error_at_byte(name_,
                            position,
                            "invalid JSON near " + quoted_for_message(last_token) + " (" +
-                               reason_of(problem.what()) + ")",
+                               json_reason(problem.what()) + ")",
                            expected_);
     return false;
   }

@@ -137,6 +137,9 @@ TEST(DeviceFile, MissingKeysAreNamed) {
 TEST(DeviceFile, DamagedTextGivesTheByte) {
   EXPECT_NE(error_of("{\"format\": ").find("card.json: byte 12"), std::string::npos)
       << error_of("{\"format\": ");
+  EXPECT_EQ(error_of("{\"format\": "),
+            "card.json: byte 12: expected JSON (unexpected end of input)");
+  EXPECT_EQ(error_of("{\"format\": 1e999}"), "card.json: number overflow parsing '1e999'");
   EXPECT_NE(error_of("").find("card.json: byte"), std::string::npos);
   EXPECT_NE(error_of("[1, 2]").find("JSON object"), std::string::npos);
   EXPECT_NE(error_of(std::string("\0\x80\xff", 3)).find("card.json"), std::string::npos);

@@ -41,6 +41,9 @@ TEST(BadImport, SaysWhereAndWhatWasExpected) {
       {"{\"traceEvents\": []}",
        {"", TraceFormat::kAuto, "found a trace without one [memory] event"}},
       {"{\"traceEvents\": [{]}", {"", TraceFormat::kAuto, "found invalid JSON near"}},
+      {"{\"traceEvents\": [{]}", {"", TraceFormat::kAuto, "(unexpected ']'); expected"}},
+      {"{\"traceEvents\": [1e999]}",
+       {"", TraceFormat::kAuto, "'1e999' (number overflow parsing '1e999'); expected"}},
       {"{\"traceEvents\": [{\"name\":\"[memory]\",\"ts\":1,\"args\":{\"Device "
        "Type\":1,\"Bytes\":5}}]}",
        {"", TraceFormat::kAuto, "without 'Addr'"}},
