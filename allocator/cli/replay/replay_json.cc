@@ -134,9 +134,8 @@ ordered_json run_json(const TraceSummary& trace, const ReplayRun& run) {
     out["driver_us_by_call"] = us_by_call_json(*run.ledger);
   }
   out["host_ns_per_event"] = nullptr;
-  if (run.events_replayed > 0) {
-    out["host_ns_per_event"] =
-        rounded(run.host_ns / static_cast<double>(run.events_replayed), 0.125);
+  if (const std::optional<double> host_ns = host_ns_per_event(run)) {
+    out["host_ns_per_event"] = rounded(*host_ns, 0.125);
   }
   return out;
 }

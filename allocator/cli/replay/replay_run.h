@@ -55,6 +55,9 @@ struct ReplayRun {
   std::optional<std::uint64_t> driver_frees;
 };
 
+// Host time of an event, in nanoseconds. Not known of so few events that it is the time of the first ones.
+std::optional<double> host_ns_per_event(const ReplayRun& run);
+
 // Called now and then with the number of events done.
 using ReplayProgress = std::function<void(std::uint64_t events_done)>;
 

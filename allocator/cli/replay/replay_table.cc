@@ -74,8 +74,8 @@ Row row_of(const TraceReport& report, const ReplayRun& run) {
           fmt::format("{:.2f}", 100.0 * *run.driver_us / static_cast<double>(trace.duration_us));
     }
   }
-  if (run.events_replayed > 0) {
-    row.host = fmt::format("{:.0f}", run.host_ns / static_cast<double>(run.events_replayed));
+  if (const std::optional<double> host_ns = host_ns_per_event(run)) {
+    row.host = fmt::format("{:.0f}", *host_ns);
   }
   for (const MinCapacityResult& result : report.min_capacity) {
     if (result.allocator == run.allocator && !trace.peak_live.is_zero()) {

@@ -94,6 +94,17 @@ TEST(ReplayJson, UnknownDriverTimeIsNull) {
   EXPECT_TRUE(json["traces"][0]["runs"][1]["driver_us_by_call"].is_null());
 }
 
+TEST(ReplayJson, HostTimeOfAFewEventsIsNotTold) {
+  TraceReport report = sample();
+  report.runs[0].host_ns = 7777000;
+  report.runs[0].events_replayed = 1000;
+  EXPECT_EQ(replay_json({report})["traces"][0]["runs"][0]["host_ns_per_event"], 7777);
+  EXPECT_NE(replay_table({report}).find(" 7777 "), std::string::npos);
+  report.runs[0].events_replayed = 999;
+  EXPECT_TRUE(replay_json({report})["traces"][0]["runs"][0]["host_ns_per_event"].is_null());
+  EXPECT_EQ(replay_table({report}).find(" 7785 "), std::string::npos);
+}
+
 TEST(ReplayJson, TracesWithoutLengthOrMemoryHaveNoRatios) {
   TraceReport report = sample();
   report.trace.duration_us = 0;
