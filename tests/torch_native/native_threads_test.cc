@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "native_fixture.h"
+#include "own_allocator.h"
 
 namespace nofrag::test {
 namespace {
@@ -29,6 +30,9 @@ class NativeThreadsTest : public NativeTest {
     c10::DataPtr data;
     std::size_t size = 0;
   };
+
+  static constexpr PoolId kOwnPool{0, 99};
+  static cudaStream_t own_stream() { return stream_number(30); }
 
   // Blocks that any thread may take and free; addresses that are somebody's, each with its end.
   void lay_down(Held held) {
@@ -97,15 +101,22 @@ class NativeThreadsTest : public NativeTest {
     current().stream = before;
   }
 
+  // From the pool that brings its own allocator; any thread may free it.
+  void allocate_in_own_pool(std::mt19937& random, std::vector<Held>* own) {
+    const cudaStream_t before = std::exchange(current().stream, own_stream());
+    allocate(random, own);
+    current().stream = before;
+  }
+
   // With another process: what it would open, opened here.
-  static void share(const Held& held) {
-    const torch_cuda::ShareableHandle shared = allocator().shareIpcHandle(held.data.get());
+  static void share(const c10::DataPtr& data) {
+    const torch_cuda::ShareableHandle shared = allocator().shareIpcHandle(data.get());
     const std::shared_ptr<void> opened = allocator().getIpcDevPtr(shared.handle);
     EXPECT_NE(opened, nullptr);
   }
 
-  void other_call(unsigned thread, std::mt19937& random, const std::vector<Held>& own) {
-    switch (random() % 16) {
+  void other_call(unsigned thread, std::mt19937& random, std::vector<Held>* own) {
+    switch (random() % 18) {
       case 0:
         EXPECT_GE(stats().reserved_bytes[0].current, 0);
         break;
@@ -144,9 +155,7 @@ class NativeThreadsTest : public NativeTest {
         break;
       }
       case 10:
-        if (!own.empty()) {
-          share(own.front());
-        }
+        share(allocator().allocate(kMiB));
         break;
       case 11:
         allocator().setUserMetadata("by " + std::to_string(thread));
@@ -159,6 +168,10 @@ class NativeThreadsTest : public NativeTest {
         segments({0, 100 + random() % kThreads});  // another's pool, which may be gone
         break;
       case 14:
+      case 15:
+        allocate_in_own_pool(random, own);
+        break;
+      case 16:
         nofrag_trim(0, random() % (64 * kMiB), nullptr);
         break;
       default:
@@ -190,7 +203,7 @@ class NativeThreadsTest : public NativeTest {
         std::size_t size = 0;
         EXPECT_EQ(allocator().getBaseAllocation(used.data.get(), &size) == nullptr, false);
       } else {
-        other_call(thread, random, own);
+        other_call(thread, random, &own);
       }
       if (own.size() > 60) {
         free(std::move(own.front()));
@@ -205,11 +218,14 @@ class NativeThreadsTest : public NativeTest {
   static void expect_tiled(const std::vector<SegmentInfo>& all) {
     for (const SegmentInfo& segment : all) {
       std::size_t tiled = 0;
+      std::size_t active = 0;
       for (const auto& block : segment.blocks) {
         tiled += block.size;
+        active += block.active ? block.size : 0;
         EXPECT_LE(block.requested_size, block.size);
       }
       EXPECT_EQ(tiled, segment.total_size);
+      EXPECT_EQ(active, segment.active_size);
     }
   }
 
@@ -221,6 +237,10 @@ class NativeThreadsTest : public NativeTest {
 };
 
 TEST_F(NativeThreadsTest, NobodysBlockIsGivenOutTwiceAndNothingStays) {
+  const auto own = std::make_shared<OwnAllocator>();
+  allocator().createOrIncrefPool(0, kOwnPool, own);
+  allocator().beginAllocateToPool(
+      0, kOwnPool, [](cudaStream_t stream) { return stream == own_stream(); });
   std::vector<std::thread> threads;
   for (unsigned thread = 0; thread < kThreads; ++thread) {
     threads.emplace_back([this, thread] { worker(thread); });
@@ -232,6 +252,10 @@ TEST_F(NativeThreadsTest, NobodysBlockIsGivenOutTwiceAndNothingStays) {
   while (take(0, &held)) {
     free(std::move(held));
   }
+  allocator().endAllocateToPool(0, kOwnPool);
+  while (allocator().getPoolUseCount(0, kOwnPool) > 0) {
+    allocator().releasePool(0, kOwnPool);
+  }
   EXPECT_EQ(wrong_, 0) << "blocks overlap";
   EXPECT_TRUE(live_.empty());
   EXPECT_LT(refused_.load(), kSteps);
@@ -239,7 +263,9 @@ TEST_F(NativeThreadsTest, NobodysBlockIsGivenOutTwiceAndNothingStays) {
   allocator().setMemoryFraction(1.0, 0);
   allocator().setUserMetadata("");
   allocator().emptyCache({0, 0});
+  allocator().emptyCache(kOwnPool);
   EXPECT_EQ(reserved(), 0);
+  EXPECT_EQ(own->freed, static_cast<int>(own->sizes.size()));
   expect_consistent(segments(), stats());
 }
 

@@ -183,9 +183,16 @@ std::vector<Piece> pieces_of(const Survey& survey) {
 void add_custom(DeviceState& state,
                 PoolId pool,
                 CustomPool& custom,
-                const Blocks& blocks,
                 std::vector<SegmentInfo>& result) {
-  for (const auto& [address, segment] : custom.segments()) {
+  Blocks blocks;
+  const auto segments = custom.segments([&] {
+    state.for_each_block([&](const Block& block, bool live) {
+      if (block.custom.get() == &custom) {
+        blocks[reinterpret_cast<std::size_t>(block.address)] = {block, live};
+      }
+    });
+  });
+  for (const auto& [address, segment] : segments) {
     SegmentInfo info;
     info.device = static_cast<c10::DeviceIndex>(state.ordinal());
     info.address = address;
@@ -222,7 +229,7 @@ void NativeAllocator::survey_device(DeviceState& state, std::vector<SegmentInfo>
   }
   builder.close();
   for (const auto& [pool, custom] : pools_.custom(state.ordinal())) {
-    add_custom(state, pool, *custom, survey.blocks(), *segments);
+    add_custom(state, pool, *custom, *segments);
   }
 }
 

@@ -201,8 +201,9 @@ bool CustomPool::empty() {
   return segments_.empty();
 }
 
-std::map<std::size_t, CustomPool::Segment> CustomPool::segments() {
+std::map<std::size_t, CustomPool::Segment> CustomPool::segments(const std::function<void()>& look) {
   const std::lock_guard lock(mutex_);
+  look();
   return segments_;
 }
 

@@ -13,6 +13,7 @@
 // nothing of their own: tensors are freed in destructors.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -60,8 +61,8 @@ class CustomPool {
     bool small = false;
     std::map<std::size_t, Span> spans;  // by address
   };
-  // By address; a copy.
-  [[nodiscard]] std::map<std::size_t, Segment> segments();
+  // By address; a copy, of the moment in which `look` is called: no block of the pool comes or goes meanwhile.
+  [[nodiscard]] std::map<std::size_t, Segment> segments(const std::function<void()>& look);
 
  private:
   // The end of a stream's work at the block's free, or soon after it.
