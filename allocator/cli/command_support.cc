@@ -105,9 +105,11 @@ GivenOptions nofrag_options(const std::string& conf) {
     if (set[static_cast<std::size_t>(OptionId::k_driver)]) {
       given.driver_source = source;
     }
-    if (set[static_cast<std::size_t>(OptionId::k_limit)] ||
-        set[static_cast<std::size_t>(OptionId::k_memory_fraction)]) {
+    if (set[static_cast<std::size_t>(OptionId::k_limit)]) {
       given.limit_source = source;
+    }
+    if (set[static_cast<std::size_t>(OptionId::k_memory_fraction)]) {
+      given.fraction_source = source;
     }
     given.sources.push_back({source, set});
   }

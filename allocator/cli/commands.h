@@ -96,8 +96,9 @@ TraceFormat parse_output_format(std::string_view text);
 
 struct GivenOptions {
   Options options;
-  std::string driver_source;  // where `driver:` was given: "NOFRAG_CONF", "--conf" or nowhere
-  std::string limit_source;   // the same of `limit:` or `memory_fraction:`
+  std::string driver_source;    // where `driver:` was given: "NOFRAG_CONF", "--conf" or nowhere
+  std::string limit_source;     // the same of `limit:`
+  std::string fraction_source;  // and of `memory_fraction:`
   std::vector<OptionSource> sources;
 
   [[nodiscard]] OptionSet set() const {

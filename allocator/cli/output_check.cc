@@ -30,14 +30,16 @@ bool same_name(const std::string& a, const std::string& b) {
 
 // File systems say so only when the file gets its name, after the work is done.
 void refuse_long_name(const OutputPath& output) {
-  const std::string name = fs::path(output.path).filename().string();
-  if (name.size() > NAME_MAX) {
-    throw UsageError(fmt::format(
-        "{} {}...: a file's name has at most {} bytes, and this one has {}; name another",
-        output.option,
-        name.substr(0, 40),
-        NAME_MAX,
-        name.size()));
+  for (const fs::path& part : fs::path(output.path)) {
+    const std::string name = part.string();
+    if (name.size() > NAME_MAX) {
+      throw UsageError(fmt::format(
+          "{} {}...: a file's name has at most {} bytes, and this one has {}; name another",
+          output.option,
+          name.substr(0, 40),
+          NAME_MAX,
+          name.size()));
+    }
   }
 }
 

@@ -102,7 +102,9 @@ struct Plan {
     const std::string warning = limit_warning(given.options, device);
     if (plays && !warning.empty() && !warned_of_limit) {
       warned_of_limit = true;
-      say(fmt::format("note: nofrag can serve nothing: {}: {}", given.limit_source, warning));
+      const std::string& source =
+          warning.starts_with("limit:") ? given.limit_source : given.fraction_source;
+      say(fmt::format("note: nofrag can serve nothing: {}: {}", source, warning));
     }
   }
 

@@ -19,6 +19,10 @@ bool parse_metrics_address(std::string_view text, MetricsAddress* out) {
     out->host = text.substr(0, colon);
   }
   const char* const end = number.data() + number.size();
+  // One number, one way to write it: "00" is no switch, and "-0" no port.
+  if (number.empty() || number[0] == '-' || (number[0] == '0' && number.size() > 1)) {
+    return false;
+  }
   const auto [stop, error] = std::from_chars(number.data(), end, out->port);
   in_addr host{};
   return error == std::errc() && stop == end && out->port >= 0 && out->port <= kHighestPort &&

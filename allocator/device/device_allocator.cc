@@ -215,24 +215,23 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size,
   }
 }
 
-// Callbacks run without the lock: they free blocks, and may allocate.
+// Callbacks run without the lock: they free blocks, and may allocate. What others free meanwhile is worth another try
+// too: another thread's callback may have freed what this thread's then did not find.
 bool DeviceAllocator::Impl::ask_callbacks(std::unique_lock<RankedMutex>& lock, Bytes size) {
   const std::uint64_t self = this_thread_id();
-  const bool inside = std::find(threads_in_callback.begin(), threads_in_callback.end(), self) !=
-                      threads_in_callback.end();
-  if (callbacks.empty() || inside) {
+  if (callbacks.empty() || std::ranges::count(threads_in_callback, self) != 0) {
     return false;
   }
+  const auto all_frees = [this] { return frees + caching.count(&ThreadCounters::frees); };
+  const std::uint64_t before = all_frees();
   const std::vector<PressureCallback> asked = callbacks;
   threads_in_callback.push_back(self);
   lock.unlock();
-  bool freed = false;
-  for (const PressureCallback& callback : asked) {
-    freed = callback(device, size) || freed;
-  }
+  const auto freed = std::ranges::count_if(
+      asked, [&](const PressureCallback& callback) { return callback(device, size); });
   lock.lock();
   std::erase(threads_in_callback, self);
-  return freed;
+  return freed != 0 || all_frees() != before;
 }
 
 void DeviceAllocator::Impl::note_allocated(Block* block, Pool& pool) {

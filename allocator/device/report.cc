@@ -301,23 +301,24 @@ Timeline DeviceAllocator::timeline() const {
   return timeline_;
 }
 
+// In GiB at most: the program reads these numbers back (explain), and two decimals of a TiB would be too coarse for it.
 std::string DeviceAllocator::last_oom_message() const {
   const OomReport r = last_oom();
   const DeviceStats& s = r.stats;
   std::string text = "out of memory on device " + std::to_string(device().value()) +
-                     ": tried to allocate " + human_bytes(r.requested) + ". ";
+                     ": tried to allocate " + torch_bytes(r.requested) + ". ";
   if (r.limit_reached) {
-    text += "The limit of " + human_bytes(s.limit) + " is reached. ";
+    text += "The limit of " + torch_bytes(s.limit) + " is reached. ";
   }
   const std::string pinned = s.pinned.is_zero() ? "" : " or in pinned ones";
   // A request that is refused at once leaves threads what they keep.
-  const std::string kept = s.kept.is_zero() ? "" : human_bytes(s.kept) + " kept by threads, ";
-  text += "nofrag holds " + human_bytes(s.reserved) + " from the driver: " + human_bytes(s.live) +
-          " live, " + human_bytes(s.pending) + " waiting for streams, " + kept +
-          human_bytes(s.free_handles) + " free in whole handles, up to " +
-          human_bytes(s.composable) + " more at the ends of used ones, " + human_bytes(s.stranded) +
+  const std::string kept = s.kept.is_zero() ? "" : torch_bytes(s.kept) + " kept by threads, ";
+  text += "nofrag holds " + torch_bytes(s.reserved) + " from the driver: " + torch_bytes(s.live) +
+          " live, " + torch_bytes(s.pending) + " waiting for streams, " + kept +
+          torch_bytes(s.free_handles) + " free in whole handles, up to " +
+          torch_bytes(s.composable) + " more at the ends of used ones, " + torch_bytes(s.stranded) +
           " in the middle of used ones" + pinned + ", out of reach. The driver has " +
-          human_bytes(r.driver_free) + " of " + human_bytes(r.driver_total) + " free.";
+          torch_bytes(r.driver_free) + " of " + torch_bytes(r.driver_total) + " free.";
   return text;
 }
 

@@ -292,6 +292,9 @@ TEST_F(CliTest, DoctorWarnsOfALimitUnderWhichNothingCanBeAllocated) {
       "nofrag: note: nofrag can serve nothing: NOFRAG_CONF: limit:5B is less than the 2.00 MiB "
       "that nofrag takes at least; write limit:2MiB or more, or leave it out\n");
   EXPECT_EQ(run("replay tiny.csv --allocator driver --quiet", "limit:5").err, "");
+  EXPECT_NE(run("replay tiny.csv --quiet --conf memory_fraction:0.5", "limit:5")
+                .err.find("nothing: NOFRAG_CONF: limit:5B is"),
+            std::string::npos);
   const Outcome said = run("doctor --device sim:h100-80g", "limit:1MiB");
   EXPECT_EQ(said.code, 0);
   EXPECT_NE(said.out.find("nothing: every allocation would fail"), std::string::npos) << said.out;

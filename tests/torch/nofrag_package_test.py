@@ -56,6 +56,28 @@ class Package(unittest.TestCase):
         self.assertGreaterEqual(held, 64 * MIB)
         self.assertEqual(nofrag.trim(), held)
         self.assertEqual(device()["reserved_bytes"], 0)
+        nofrag.free(nofrag.malloc(64 * MIB))
+        held = device()["reserved_bytes"]
+        for wrong in (-1, 1 << 64):
+            self.assertRaises(ValueError, nofrag.trim, keep=wrong)
+        self.assertEqual(device()["reserved_bytes"], held, "what is wrong changes nothing")
+
+    def test_numbers_that_would_be_cut_off(self):
+        block = nofrag.malloc(MIB)
+        for wrong in (block + (1 << 64), 1 << 64, -1):
+            self.assertRaises(ValueError, nofrag.free, wrong)
+            self.assertRaises(ValueError, nofrag.record_stream, wrong, None)
+        for wrong in (1 << 32, -1):
+            for call in (nofrag.check, nofrag.reset_peaks, nofrag.oom_message, nofrag.snapshot, nofrag.PoolHandle):
+                self.assertRaises(ValueError, call, wrong)
+            self.assertRaises(ValueError, nofrag.malloc, MIB, device=wrong)
+            self.assertRaises(ValueError, nofrag.set_limit, GIB, device=wrong)
+            self.assertRaises(ValueError, nofrag.set_memory_fraction, 0.5, device=wrong)
+            self.assertRaises(ValueError, nofrag.trim, device=wrong)
+        self.assertRaises(TypeError, nofrag.malloc, MIB, device="cuda:0")
+        self.assertRaises(TypeError, nofrag.free, "x")
+        self.assertIsNone(nofrag.limit())
+        nofrag.free(block)
 
     def test_limits(self):
         self.assertIsNone(nofrag.limit())
@@ -78,6 +100,7 @@ class Package(unittest.TestCase):
         for wrong in ("x", -1, 1 << 64, 1.5):
             self.assertRaises(TypeError, nofrag.malloc, 10, stream=wrong)
         self.assertRaises(ValueError, nofrag.trace_start, "a\0b")
+        self.assertRaises(ValueError, nofrag.trace_mark, "a\0b")
 
     def test_pools(self):
         with nofrag.pool() as pool:

@@ -88,6 +88,11 @@ class NativeTest : public testing::Test {
   std::int64_t live_before_ = 0;
 };
 
+// What PyTorch's free-memory callback of the tests frees when memory is short, under test_mutex()
+// (native_limits_test.cc).
+c10::DataPtr& spare();
+std::mutex& test_mutex();
+
 // Trackers cannot be taken off again: this one does what the test at hand wants.
 inline std::function<void(const TraceEntry&)>& tracker_of_test() {
   static std::function<void(const TraceEntry&)> wanted;

@@ -10,13 +10,20 @@ c10::DataPtr& spare() {
   static c10::DataPtr data;
   return data;
 }
-// Without a lock of its own: PyTorch's allocator calls one at a time.
+// Callbacks and observers are called by any number of threads at once.
+std::mutex& test_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
 class FreesTheSpare : public c10::FreeMemoryCallback {
  public:
   bool Execute() override {
-    const bool any = spare().get() != nullptr;
-    spare().clear();
-    return any;
+    c10::DataPtr taken;
+    {
+      const std::lock_guard lock(test_mutex());
+      std::swap(taken, spare());
+    }
+    return taken.get() != nullptr;
   }
 };
 
@@ -39,11 +46,6 @@ std::vector<Refusal>& refusals() {
   static std::vector<Refusal> all;
   return all;
 }
-// Observers are told by any number of threads at once.
-std::mutex& refusals_mutex() {
-  static std::mutex mutex;
-  return mutex;
-}
 
 class NativeLimitsTest : public NativeTest {
  public:
@@ -53,7 +55,7 @@ class NativeLimitsTest : public NativeTest {
           [](std::int64_t device, std::size_t requested, std::size_t total, std::size_t free) {
             // Without any lock: an observer may look at the allocator.
             allocator().snapshot({0, 0}, true);
-            const std::lock_guard lock(refusals_mutex());
+            const std::lock_guard lock(test_mutex());
             refusals().push_back({device, requested, total, free});
           });
       return true;

@@ -110,13 +110,44 @@ class NativeThreadsTest : public NativeTest {
 
   // With another process: what it would open, opened here.
   static void share(const c10::DataPtr& data) {
+    if (data.get() == nullptr) {
+      return;
+    }
     const torch_cuda::ShareableHandle shared = allocator().shareIpcHandle(data.get());
     const std::shared_ptr<void> opened = allocator().getIpcDevPtr(shared.handle);
     EXPECT_NE(opened, nullptr);
   }
 
+  // Nothing where memory is short.
+  static c10::DataPtr allocate_if_possible(std::size_t size) {
+    try {
+      return allocator().allocate(size);
+    } catch (const c10::OutOfMemoryError&) {
+      return {};
+    }
+  }
+
+  // For whoever runs short.
+  static void lay_up() {
+    c10::DataPtr more = allocate_if_possible(8 * kMiB);
+    const std::lock_guard lock(test_mutex());
+    std::swap(more, spare());
+  }
+
+  // What a walk tells is what was there at one moment: of each block whether it is in use, and with what request.
+  static void walk() {
+    nofrag_walk(
+        0,
+        [](const nofrag_span* span, void*) {
+          EXPECT_EQ(span->requested_size > 0, span->state == NOFRAG_SPAN_LIVE)
+              << span->requested_size;
+          EXPECT_LE(span->requested_size, span->size);
+        },
+        nullptr);
+  }
+
   void other_call(unsigned thread, std::mt19937& random, std::vector<Held>* own) {
-    switch (random() % 18) {
+    switch (random() % 22) {
       case 0:
         EXPECT_GE(stats().reserved_bytes[0].current, 0);
         break;
@@ -155,7 +186,7 @@ class NativeThreadsTest : public NativeTest {
         break;
       }
       case 10:
-        share(allocator().allocate(kMiB));
+        share(allocate_if_possible(kMiB));
         break;
       case 11:
         allocator().setUserMetadata("by " + std::to_string(thread));
@@ -172,6 +203,14 @@ class NativeThreadsTest : public NativeTest {
         allocate_in_own_pool(random, own);
         break;
       case 16:
+        lay_up();
+        break;
+      case 17:
+      case 18:
+      case 19:
+        walk();
+        break;
+      case 20:
         nofrag_trim(0, random() % (64 * kMiB), nullptr);
         break;
       default:
@@ -216,7 +255,10 @@ class NativeThreadsTest : public NativeTest {
   }
 
   static void expect_tiled(const std::vector<SegmentInfo>& all) {
+    std::size_t end = 0;
     for (const SegmentInfo& segment : all) {
+      EXPECT_GE(segment.address, end) << "segments overlap";
+      end = segment.address + segment.total_size;
       std::size_t tiled = 0;
       std::size_t active = 0;
       for (const auto& block : segment.blocks) {
@@ -252,6 +294,7 @@ TEST_F(NativeThreadsTest, NobodysBlockIsGivenOutTwiceAndNothingStays) {
   while (take(0, &held)) {
     free(std::move(held));
   }
+  spare().clear();
   allocator().endAllocateToPool(0, kOwnPool);
   while (allocator().getPoolUseCount(0, kOwnPool) > 0) {
     allocator().releasePool(0, kOwnPool);

@@ -148,7 +148,7 @@ class NativeAllocator final : public Core {
 
   // out_of_memory.cc
   [[noreturn]] void fail(DeviceState& state, const Block& block, Context context);
-  static int run_free_memory_callbacks(int ordinal, std::uint64_t needed, void* self);
+  static int run_free_memory_callbacks(int ordinal, std::uint64_t needed, void* user);
 
   static void on_memory_event(const nofrag_memory_event* event, void* user);
   static void on_fork();
@@ -164,7 +164,6 @@ class NativeAllocator final : public Core {
   History history_;
   Pools pools_;
   Sharing sharing_;
-  std::recursive_mutex callbacks_;  // no other lock of the plug-in is held when it is taken
 };
 
 // Throws c10::Error with nofrag's reason for what the calling thread's last call failed with.

@@ -1,5 +1,4 @@
 // The end of the ladder: what PyTorch's own callbacks can free, and the error if that is not enough.
-#include <mutex>
 #include <string>
 
 #include <c10/util/Exception.h>
@@ -47,12 +46,11 @@ std::string failure_message(DeviceState& state,
 }  // namespace
 
 // The last thing before an allocation fails: PyTorch's own holders of memory (tensors that other processes
-// have let go of) are asked to free what they can. One thread at a time, as under PyTorch's own lock, on which they
-// may rely; that thread again if a callback allocates.
+// have let go of) are asked to free what they can. Without a lock: what they free may wait for others, who may be
+// asking too. So they may run in several threads at once, where PyTorch's lock has one at a time.
 int NativeAllocator::run_free_memory_callbacks(int /*device*/,
                                                std::uint64_t /*needed*/,
-                                               void* self) {
-  const std::lock_guard lock(static_cast<NativeAllocator*>(self)->callbacks_);
+                                               void* /*user*/) {
   bool freed = false;
   try {
     for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {

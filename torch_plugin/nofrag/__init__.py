@@ -14,7 +14,8 @@ here imports PyTorch. How PyTorch comes to run on nofrag: docs/pytorch.md.
 import ctypes
 import json
 
-from .library import Library, NofragError, block_size, current, find_library, number_of_bytes, stream_handle
+from .library import (Library, NofragError, block_address, block_size, current, find_library, number_of_bytes, ordinal,
+                      stream_handle)
 from .pools import PoolHandle, pool
 from .snapshot import snapshot
 from .trace import recording, trace_flush, trace_mark, trace_start, trace_stop
@@ -85,18 +86,18 @@ def device_stats(device=0):
 def reset_peaks(device=0):
     """Peaks start again from the present values."""
     library = current()
-    library.check(library.lib.nofrag_reset_peaks(device))
+    library.check(library.lib.nofrag_reset_peaks(ordinal(device)))
 
 
 def oom_message(device=0):
     """Why the last allocation that failed on the device failed; "" if none did."""
-    return current().text("nofrag_oom_message", device)
+    return current().text("nofrag_oom_message", ordinal(device))
 
 
 def check(device=0):
     """Walks every structure of the device; ends the process on a broken invariant. Slow."""
     library = current()
-    library.check(library.lib.nofrag_check(device))
+    library.check(library.lib.nofrag_check(ordinal(device)))
 
 
 # ---- What it may hold ----
@@ -105,14 +106,14 @@ def check(device=0):
 def trim(device=0, keep=0):
     """Gives idle memory back to the driver until at most `keep` bytes are held; returns the bytes."""
     library, given_back = current(), ctypes.c_uint64()
-    library.check(library.lib.nofrag_trim(device, keep, ctypes.byref(given_back)))
+    library.check(library.lib.nofrag_trim(ordinal(device), number_of_bytes(keep, "what is kept"), ctypes.byref(given_back)))
     return given_back.value
 
 
 def set_limit(limit, device=0):
     """Most physical memory to hold, in bytes; None = no limit."""
     library = current()
-    library.check(library.lib.nofrag_set_limit(device, _NO_LIMIT if limit is None else number_of_bytes(limit, "a limit")))
+    library.check(library.lib.nofrag_set_limit(ordinal(device), _NO_LIMIT if limit is None else number_of_bytes(limit, "a limit")))
 
 
 def limit(device=0):
@@ -124,7 +125,7 @@ def limit(device=0):
 def set_memory_fraction(fraction, device=0):
     """The same as a fraction (0 to 1) of the device's memory; the lower of both limits holds."""
     library = current()
-    library.check(library.lib.nofrag_set_memory_fraction(device, fraction))
+    library.check(library.lib.nofrag_set_memory_fraction(ordinal(device), fraction))
 
 
 # ---- Blocks, for code that brings its own arrays ----
@@ -133,16 +134,16 @@ def set_memory_fraction(fraction, device=0):
 def malloc(size, device=0, stream=None):
     """The address of a block of at least `size` bytes, for work queued on `stream`; None for size 0."""
     library = current()
-    return library.block(library.lib.nofrag_malloc(block_size(size), device, stream_handle(stream)))
+    return library.block(library.lib.nofrag_malloc(block_size(size), ordinal(device), stream_handle(stream)))
 
 
 def free(address):
     """Gives a block back: `address` is what malloc returned."""
     library = current()
-    library.check(library.lib.nofrag_free(address))
+    library.check(library.lib.nofrag_free(block_address(address)))
 
 
 def record_stream(address, stream):
     """Work on `stream` uses this block: it is not reused before what is queued there until its free is done."""
     library = current()
-    library.check(library.lib.nofrag_record_stream(address, stream_handle(stream)))
+    library.check(library.lib.nofrag_record_stream(block_address(address), stream_handle(stream)))

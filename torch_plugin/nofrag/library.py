@@ -49,6 +49,32 @@ def block_size(size):
     return number_of_bytes(size, "a block")
 
 
+def ordinal(device):
+    """A device's number as the library takes it."""
+    if not isinstance(device, int):
+        raise TypeError(f"a device is its number (0 for the first), not {device!r}")
+    if not 0 <= device < 1 << 31:
+        raise ValueError(f"there is no device {device}")
+    return device
+
+
+def block_address(address):
+    """What malloc returned; None for what it returns for size 0."""
+    if address is not None and not isinstance(address, int):
+        raise TypeError(f"a block is given by the address that malloc returned, not {address!r}")
+    if address is not None and not 0 <= address < 1 << 64:
+        raise ValueError(f"no block has the address {address}")
+    return address
+
+
+def annotation(text):
+    if not isinstance(text, str):
+        raise TypeError(f"an annotation is text, not {text!r}")
+    if "\0" in text:
+        raise ValueError(f"an annotation ends at a NUL: {text!r}")
+    return text.encode()
+
+
 def loaded_library():
     """The path of a libnofrag.so that is in this process already (LD_PRELOAD, a program linked with it), or
     None. It must be the one that is used: a second copy would be a second allocator."""

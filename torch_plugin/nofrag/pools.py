@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 
-from .library import Pool, block_size, current, stream_handle
+from .library import Pool, block_size, current, ordinal, stream_handle
 
 # PyTorch numbers its own pools (n, 0) and (0, n), small n; these are out of their way.
 _FIRST = 0x6E6F667261670000
@@ -14,7 +14,7 @@ class PoolHandle:
     """A pool of one device. It holds one use of the pool from its first `with` until release()."""
 
     def __init__(self, device=0):
-        self.device, self.id = device, (_FIRST, next(_numbers))
+        self.device, self.id = ordinal(device), (_FIRST, next(_numbers))
         self._uses = 0
 
     def begin(self):

@@ -2,7 +2,7 @@
 
 import ctypes
 
-from .library import NofragError, current
+from .library import NofragError, current, ordinal
 
 _STATES = ["live", "kept", "pending", "free", "unusable"]
 _BUFFER_TOO_SMALL = 14  # nofrag_status
@@ -24,7 +24,7 @@ def _spans(device):
     while True:
         spans = (_Span * count.value)()
         try:
-            current().check(call(device, spans, ctypes.byref(count)))
+            current().check(call(ordinal(device), spans, ctypes.byref(count)))
             return spans[: count.value]
         except NofragError as error:
             if error.status != _BUFFER_TOO_SMALL:

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from .library import current
+from .library import annotation, current
 
 
 def trace_start(spec):
@@ -28,7 +28,7 @@ def trace_flush():
 def trace_mark(text):
     """An annotation at this moment, "step 100"; nothing where nothing is recorded."""
     library = current()
-    library.check(library.function("nofrag_trace_mark")(text.encode()))
+    library.check(library.function("nofrag_trace_mark")(annotation(text)))
 
 
 @contextlib.contextmanager

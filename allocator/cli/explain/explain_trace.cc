@@ -26,10 +26,10 @@ std::string name_of_limit(const GivenOptions& given, Bytes device_memory) {
   const Options& options = given.options;
   const auto share = static_cast<std::uint64_t>(static_cast<double>(device_memory.count()) *
                                                 options.memory_fraction);
-  return (options.limit.count() <= share
-              ? "limit:" + format_bytes(options.limit)
-              : "memory_fraction:" + format_number(options.memory_fraction)) +
-         " in " + given.limit_source;
+  return options.limit.count() <= share
+             ? "limit:" + format_bytes(options.limit) + " in " + given.limit_source
+             : "memory_fraction:" + format_number(options.memory_fraction) + " in " +
+                   given.fraction_source;
 }
 
 void say_proof(const std::string& text, double confidence, Diagnosis* d) {
@@ -101,7 +101,8 @@ Explained explain_trace(const Trace& trace, const ExplainArguments& arguments) {
   const auto run_in = [&](ReplaySession& on, const std::string& allocator) {
     ReplayRun done = on.run(allocator, capacity, [](std::uint64_t) {});
     if (!done.fault.empty()) {
-      throw RunError(done.allocator + ": " + done.fault);
+      throw RunError(done.allocator + ": " + done.fault +
+                     (done.fault_reason.empty() ? "" : ": " + done.fault_reason));
     }
     return done;
   };

@@ -46,9 +46,9 @@ class ReplayAllocator {
   // Bytes held in granules (or handles, for an allocator that thinks in handles) of which not one
   // byte is in use: what remapping could hand out. Walks; for out-of-memory reports.
   [[nodiscard]] virtual Bytes free_granules() const = 0;
-  // After any other failure: why the allocator itself would end so on a real device. Empty: it would not, or that is
-  // not known.
-  [[nodiscard]] virtual std::string trouble() const { return {}; }
+  // After any other failure, `error`: why the allocator itself would end so on a real device. Empty: it would not, or
+  // that is not known.
+  [[nodiscard]] virtual std::string trouble(Error /*error*/) const { return {}; }
   // The most that its own options let it hold (limit, memory_fraction); kNoLimit where it has none.
   [[nodiscard]] virtual Bytes limit() const { return kNoLimit; }
 };

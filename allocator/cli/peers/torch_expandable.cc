@@ -13,6 +13,7 @@ namespace {
 constexpr std::uint64_t kSmallGranule = std::uint64_t{2} << 20;
 constexpr std::uint64_t kLargeGranule = std::uint64_t{20} << 20;
 constexpr std::uint64_t kRemainder = 512;
+constexpr int kNoAddresses = 2;  // what drivers answer to a reservation then
 
 class TorchExpandable final : public TorchModel {
  public:
@@ -21,8 +22,8 @@ class TorchExpandable final : public TorchModel {
         small_granule_(round_up(Bytes(kSmallGranule), Bytes(granule_)).count()),
         large_granule_(round_up(Bytes(kLargeGranule), Bytes(granule_)).count()) {}
   ~TorchExpandable() override;
-  [[nodiscard]] std::string trouble() const override {
-    return refused_addresses_.is_zero()
+  [[nodiscard]] std::string trouble(Error error) const override {
+    return refused_addresses_.is_zero() || error.driver_code != kNoAddresses
                ? std::string()
                : "like PyTorch it takes " + human_bytes(refused_addresses_) +
                      " of addresses for each stream and pool, and none are left";
@@ -129,7 +130,7 @@ Result<TorchModel::Index> TorchExpandable::new_segment(Index arena, std::uint64_
     return Errc::kOutOfMemory;
   }
   const Result<VirtAddr> range = config_.driver->reserve(space, Bytes(0));
-  refused_addresses_ = range.ok() ? Bytes(0) : space;
+  refused_addresses_ = !range.ok() && range.error().driver_code == kNoAddresses ? space : Bytes(0);
   if (!range.ok()) {
     return range.error();
   }

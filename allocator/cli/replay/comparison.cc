@@ -53,16 +53,22 @@ bool is_trace(const json& trace) {
          std::all_of(trace["runs"].begin(), trace["runs"].end(), is_run);
 }
 
-// The earlier replay of a trace.
+// The earlier replay of a trace: of that very path, or of a file of its name.
 const json* find_trace(const json& before, const TraceSummary& trace) {
+  const json* of_its_name = nullptr;
   for (const json& other : before["traces"]) {
-    const bool same_device =
-        !trace.several_devices || other.value("trace_device", std::uint64_t{0}) == trace.device;
-    if (file_name(other["path"].get<std::string>()) == file_name(trace.path) && same_device) {
+    if (trace.several_devices && other.value("trace_device", std::uint64_t{0}) != trace.device) {
+      continue;
+    }
+    const auto path = other["path"].get<std::string>();
+    if (path == trace.path) {
       return &other;
     }
+    if (of_its_name == nullptr && file_name(path) == file_name(trace.path)) {
+      of_its_name = &other;
+    }
   }
-  return nullptr;
+  return of_its_name;
 }
 
 // The run in it that a run of this replay answers to.
@@ -94,17 +100,18 @@ std::string milliseconds(const json& value) {
   return value.is_number() ? fmt::format("{:.1f}", value.get<double>() / 1000.0) : "-";
 }
 
-std::string outcome_of(bool completed) {
-  return completed ? "completed" : "out of memory";
+std::string outcome_of(bool completed, bool failed) {
+  return completed ? "completed" : failed ? "failed" : "out of memory";
 }
 
 std::string row_of(const json& earlier, const ReplayRun& run) {
   const auto held = earlier.value("peak_reserved_bytes", std::uint64_t{0});
-  const bool completed = earlier.value("completed", false);
   const json& driver_us = earlier.contains("driver_us") ? earlier["driver_us"] : json();
-  std::string outcome = outcome_of(run.completed);
-  if (completed != run.completed) {
-    outcome = fmt::format("{}, before: {}", outcome, outcome_of(completed));
+  std::string outcome = outcome_of(run.completed, !run.fault.empty());
+  const std::string before =
+      outcome_of(earlier.value("completed", false), earlier.contains("error"));
+  if (before != outcome) {
+    outcome += ", before: " + before;
   }
   return fmt::format(
       kComparisonRow,

@@ -163,7 +163,7 @@ class Player {
     if (event.is_free() || !out_of_memory) {
       run_->fault = std::string(to_string(error.code)) + " (driver code " +
                     std::to_string(error.driver_code) + ") at event " + std::to_string(at);
-      run_->fault_reason = target_.allocator->trouble();
+      run_->fault_reason = target_.allocator->trouble(error);
       return;
     }
     ReplayOom oom;

@@ -188,8 +188,9 @@ std::optional<Bytes> ReplaySession::min_capacity(std::string_view allocator,
   } else {
     search.known_enough = trace_.peak_live + Bytes(trace_.peak_live.count() / 4);
   }
-  if (free_run != nullptr && !free_run->fault.empty()) {
-    return std::nullopt;  // it fails whatever the capacity
+  // A fault comes whatever the capacity, but for those that have their reason in the device's size.
+  if (free_run != nullptr && !free_run->fault.empty() && free_run->fault_reason.empty()) {
+    return std::nullopt;
   }
   return find_min_capacity(
       search, [&](Bytes capacity) { return run(allocator, capacity, progress).completed; });

@@ -228,12 +228,13 @@ TEST_F(TorchModelTest, ExpandableSaysWhenItsAddressesRunOut) {
   start(&make_torch_expandable_model, 16384 * kGiB);
   std::uint32_t streams = 0;
   while (streams < 32 && allocate(streams, 2 * kMiB, StreamId(streams))) {
-    EXPECT_EQ(model_->trouble(), "");
+    EXPECT_EQ(model_->trouble({Errc::kDriverFailure, 2}), "");
     ++streams;
   }
   EXPECT_GE(streams, 4U);
   EXPECT_LE(streams, 7U) << "18 TiB for each, of 128 at most";
-  const std::string said = model_->trouble();
+  const std::string said = model_->trouble({Errc::kDriverFailure, 2});
+  EXPECT_EQ(model_->trouble({Errc::kDriverFailure, 719}), "") << "that comes from something else";
   EXPECT_NE(said.find("of addresses for each stream and pool, and none are left"),
             std::string::npos)
       << said;

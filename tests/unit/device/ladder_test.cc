@@ -1,5 +1,6 @@
 // The out-of-memory ladder: which driver calls each rung makes, in order, and which rung serves.
 #include <algorithm>
+#include <thread>
 
 #include "device_fixture.h"
 
@@ -154,6 +155,17 @@ TEST_F(LadderTest, CallbacksThatFreeNothingEndInFailure) {
   EXPECT_TRUE(allocate(2 * kMiB).is_null());
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(rung(Rung::kFailed), 1U);
+}
+
+TEST_F(LadderTest, WhatOthersFreeWhileACallbackRunsServes) {
+  start(8 * kMiB);
+  const VirtAddr theirs = allocate(8 * kMiB);
+  allocator_->add_pressure_callback([&](DeviceOrdinal, Bytes) {
+    std::thread([&] { free(theirs); }).join();
+    return false;
+  });
+  EXPECT_FALSE(allocate(2 * kMiB).is_null());
+  EXPECT_EQ(allocator_->stats().failed_allocations, 0U);
 }
 
 TEST_F(LadderTest, AFailureReportsItsNumbers) {
