@@ -6,7 +6,7 @@ namespace nofrag {
 namespace {
 
 // A rise or fall of less than this share of the peak is noise.
-constexpr std::uint64_t kSwingShare = 64;
+constexpr std::uint64_t kSwingShare = 2048;
 // A fall this many times the usual one starts the count of cycles anew.
 constexpr std::uint64_t kNewScale = 3;
 // A large fall that does not come again is forgotten, by this share a cycle.

@@ -28,6 +28,8 @@ constexpr std::uint64_t kRepeated = 7;
 constexpr std::uint64_t kMostLayers = 96;
 constexpr std::uint64_t kLayerAllocations = 96;
 constexpr std::uint64_t kManyAllocations = 20000;
+// Less than this is one step's, or a load's.
+constexpr std::uint64_t kStepsOrLayers = 1000;
 // Next to nothing was freed: no work was done yet.
 constexpr double kNothingFreed = 0.02;
 // A base smaller than this share of live had no model in it, unless nearly all was freed again.
@@ -80,7 +82,7 @@ struct Growth {
 
 void name_growth(const Growth& growth, const Signals& s, Diagnosis* d) {
   const std::string rise = "the lows of live memory rose by " + human_bytes(bytes(s.rise)) +
-                           " over " + std::to_string(s.units) + " units of work";
+                           " over " + std::to_string(s.rise_units) + " units of work";
   if (growth.for_context() > 0) {
     settle_on(d, Cause::kKvCacheGrowth, growth.for_context() >= 2 ? 0.85 : 0.65, rise);
     if (growth.requests_grow) {
@@ -100,6 +102,19 @@ void name_growth(const Growth& growth, const Signals& s, Diagnosis* d) {
         "what it grew by was allocated all along since the work began, and stays");
   }
   d->evidence.emplace_back("(a cache that grows by equal pieces and never lets go looks the same)");
+}
+
+// The lows rose, and nothing shows that work was repeated: a first step keeps what its layers save, a leak what its
+// steps leave.
+void name_growth_of_few(const Signals& s, Diagnosis* d) {
+  settle_on(d,
+            Cause::kBatchTooLarge,
+            0.5,
+            "the lows of live memory rose by " + human_bytes(bytes(s.rise)) + " over " +
+                std::to_string(s.work) +
+                " allocations: the layers of one step, and what they save, look so");
+  d->evidence.emplace_back(
+      "it is a leak if many steps had been done by then: something keeps a part of each");
 }
 
 // Before any work repeated: the load of the model, or its first step.
@@ -142,6 +157,7 @@ bool load_and_one_step(const Failure& f, const Signals& s) {
 
 void name_by_history(const Failure& f, const Signals& s, Diagnosis* d) {
   const Bytes live = f.live.value_or(Bytes(f.timeline->live()));
+  bool may_be_growth = false;
   // Copies on the way are rises and falls too, but they begin with the load.
   const bool from_nothing =
       s.at_once && s.base_share < kNoBase && s.freed_share < kMostlyFreed && !s.stepped;
@@ -155,6 +171,12 @@ void name_by_history(const Failure& f, const Signals& s, Diagnosis* d) {
       name_growth(growth, s, d);
       return;
     }
+    may_be_growth =
+        s.cycles >= 2 || (s.floors.consistency >= kStrictRise && s.work >= kStepsOrLayers);
+  }
+  if (may_be_growth) {
+    name_growth_of_few(s, d);
+    return;
   }
   if (s.cycles < 2 || from_nothing) {
     name_start(f, s, d);

@@ -10,6 +10,10 @@ namespace {
 constexpr std::size_t kLeastUnits = 6;
 // New blocks explain a rise if each is at most this many times the largest request.
 constexpr double kLargestShare = 1.2;
+// Cycles are the units of the work if they cover one in so many parts of it.
+constexpr std::uint64_t kCovered = 4;
+// Next to every later low is higher.
+constexpr double kStrict = 0.95;
 // What the later half of a trend must have of its slope.
 constexpr double kLaterShare = 0.4;
 // A load whose frees begin before this many allocations copies on the way.
@@ -38,9 +42,15 @@ std::vector<Stretch> units_of(const Timeline& timeline) {
   std::vector<Stretch> units;
   const std::uint64_t base = timeline.live_at_first_churn();
   const auto after_load = [&](const Stretch& s) { return s.max_live >= base; };
-  if (timeline.cycles().size() > kLeastUnits) {
+  const Track& cycles = timeline.cycles();
+  // A few at the end, after one that was nearly all, are parts of something larger.
+  const auto are_all = [&] {
+    const std::uint64_t work = cycles[cycles.size() - 1].allocations - cycles[0].allocations;
+    return cycles.merges() > 0 || work * kCovered >= timeline.allocations_since_churn();
+  };
+  if (cycles.size() > kLeastUnits && are_all()) {
     // The first holds the load.
-    units.assign(timeline.cycles().begin() + 1, timeline.cycles().end());
+    units.assign(cycles.begin() + 1, cycles.end());
     return units;
   }
   const Stretch* from =
@@ -59,6 +69,34 @@ std::vector<Stretch> units_of(const Timeline& timeline) {
     units = std::move(pairs);
   }
   return units;
+}
+
+// The first third of the work may still be the load, caches that fill, a first step that is unlike the others. By work,
+// not by number: of a long job what is recent has most of the units, and shows next to nothing of a slow growth.
+void leave_first_third(std::vector<Stretch>* units) {
+  if (units->empty()) {
+    return;
+  }
+  const std::uint64_t begin = units->front().allocations;
+  const std::uint64_t third = begin + (units->back().allocations - begin) / 3;
+  const std::size_t by_number = units->size() / 3;
+  std::size_t first = 0;
+  while (first < by_number && (*units)[first].allocations < third) {
+    ++first;
+  }
+  units->erase(units->begin(), units->begin() + static_cast<std::ptrdiff_t>(first));
+}
+
+// Of a long job all but the last few hundred units are one. What the lows rose by since the first, as far as the trend
+// of the last ones explains it.
+double rise_since_first(const Timeline& timeline, const Line& floors, const Stretch& last) {
+  if (timeline.cycles().size() <= kLeastUnits) {
+    return 0;
+  }
+  const std::uint64_t first = timeline.cycles()[0].min_live;
+  const double rise = last.min_live > first ? static_cast<double>(last.min_live - first) : 0;
+  const std::uint64_t work = last.allocations - timeline.allocations_at_first_churn();
+  return std::min(rise, floors.slope * static_cast<double>(work));
 }
 
 bool on_another_scale_after_the_pause(const Timeline& timeline) {
@@ -114,8 +152,7 @@ Signals signals_of(const Timeline& timeline) {
     s.highest_before = std::max(s.highest_before, cycle.max_live);
   }
   std::vector<Stretch> units = units_of(timeline);
-  // The first third may still be the load, caches that fill, a first step that is unlike the others.
-  units.erase(units.begin(), units.begin() + static_cast<std::ptrdiff_t>(units.size() / 3));
+  leave_first_third(&units);
   s.units = units.size();
   if (units.size() < kLeastUnits) {
     return s;
@@ -143,6 +180,12 @@ Signals signals_of(const Timeline& timeline) {
       static_cast<double>(units.back().low_blocks) - static_cast<double>(units.front().low_blocks);
   s.same_blocks =
       s.rise > std::max(new_blocks, 0.0) * kLargestShare * static_cast<double>(s.requests_largest);
+  s.rise_units = s.units;
+  const double since_first = rise_since_first(timeline, s.floors, units.back());
+  if (s.floors.consistency >= kStrict && since_first > s.rise) {
+    s.rise = since_first;
+    s.rise_units = s.cycles;
+  }
   return s;
 }
 

@@ -30,7 +30,8 @@ struct Signals {
   std::size_t units = 0;  // how many units these lines have
   double requests_rise = 0;            // the largest requests' rise over the units, in bytes
   std::uint64_t requests_largest = 0;  // of the units
-  double rise = 0;                     // floors' rise over the units, in bytes
+  double rise = 0;  // floors' rise over the units, in bytes; a strict one's since the first of all
+  std::uint64_t rise_units = 0;  // how many units it took
   bool same_blocks = false;  // it rose by more than new blocks explain: the same ones are larger
   std::uint64_t base = 0;    // live at the first unit
   std::uint64_t largest_before = 0;  // largest request that was served

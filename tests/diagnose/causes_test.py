@@ -26,7 +26,7 @@ def main():
     right, runs, wrong = collections.Counter(), collections.Counter(), []
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "run.csv"
-        for cause, make in generate.CAUSES.items():
+        for cause, make in [*generate.CAUSES.items(), *generate.MORE]:
             for seed in range(arguments.first, arguments.first + arguments.seeds):
                 text, capacity = make(seed)
                 path.write_text(text)

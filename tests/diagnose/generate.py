@@ -250,6 +250,26 @@ def leak(seed):
     return job.text(), int(early + (job.peak - early) * job.random.uniform(0.2, 0.95))
 
 
+def long_leak(seed):
+    """Thousands of equal steps that are small beside the model, each of which leaves something."""
+    job = Job(seed)
+    model = job.random.randint(10, 70)
+    for _ in range(64):
+        job.alloc(model * GIB / 64)
+    job.wait(1_000_000)
+    temporaries = job.random.randint(4, 12)
+    size = job.random.choice([100, 300, 1000]) * MIB / temporaries
+    kept = max(2 * MIB, temporaries * size * job.random.uniform(0.002, 0.95))
+    kept = max(kept, (78 - model) * GIB / 4000)
+    while job.live + temporaries * size < 78 * GIB:
+        blocks = [job.alloc(size + 4096 * i) for i in range(temporaries)]
+        job.alloc(kept)
+        for block in blocks:
+            job.free(block)
+        job.wait(3000)
+    return job.text(), 77 * GIB
+
+
 def fragmentation(seed):
     """Enough free memory in pieces, for an allocator that keeps segments whole."""
     job = Job(seed)
@@ -273,3 +293,5 @@ def fragmentation(seed):
 
 
 CAUSES = {f.__name__: f for f in (model_too_large, batch_too_large, kv_cache_growth, leak, fragmentation)}
+# Further runs of a cause.
+MORE = [("leak", long_leak)]
