@@ -127,23 +127,40 @@ std::string short_name(const std::string& path) {
 }
 
 // Why each run that ended out of memory did, as `nofrag explain` says it.
+Explained verdict_on(const Trace& trace, const ReplayRun& run, Bytes device_memory) {
+  return explain_failure(trace,
+                         {run.oom->event,
+                          run.capacity.value_or(device_memory),
+                          run.oom->reserved,
+                          run.allocator,
+                          run.oom->limit,
+                          {},
+                          run.oom->free_granules});
+}
+
+// What fails under nofrag too was short: then nofrag's end is explained for the others as well.
 nlohmann::ordered_json explained(const Trace& trace,
                                  const TraceReport& report,
                                  Bytes device_memory) {
+  const auto nofrag = std::find_if(report.runs.begin(), report.runs.end(), is_nofrag);
+  const bool short_anyway = nofrag != report.runs.end() && nofrag->oom && !nofrag->oom->limit;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const ReplayRun& run : report.runs) {
-    if (run.oom) {
-      const Explained verdict = explain_failure(trace,
-                                                {run.oom->event,
-                                                 run.capacity.value_or(device_memory),
-                                                 run.oom->reserved,
-                                                 run.allocator,
-                                                 run.oom->limit,
-                                                 {},
-                                                 run.oom->free_granules});
-      all.push_back({{"allocator", run.allocator},
-                     {"explain", nlohmann::ordered_json::parse(explain_json(verdict))}});
+    if (!run.oom) {
+      continue;
     }
+    const bool puts_off = short_anyway && !is_nofrag(run) && run.oom->event <= nofrag->oom->event;
+    Explained verdict = verdict_on(trace, puts_off ? *nofrag : run, device_memory);
+    if (puts_off) {
+      const std::uint64_t earlier = nofrag->oom->event - run.oom->event;
+      verdict.diagnosis.evidence.push_back(
+          earlier == 0 ? run.allocator + " fails at the same request"
+                       : fmt::format("{} fails {} events earlier; remapping only puts the end off",
+                                     run.allocator,
+                                     earlier));
+    }
+    all.push_back({{"allocator", run.allocator},
+                   {"explain", nlohmann::ordered_json::parse(explain_json(verdict))}});
   }
   return all;
 }

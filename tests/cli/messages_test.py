@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -134,6 +135,16 @@ class Replay(Messages):
         self.assertEqual(done.returncode, 1, "there is no other result")
         self.assertIn("torch-expandable on sim:h100-80g: driver failure", done.stderr)
 
+
+    def test_a_report_blames_no_allocator_for_what_nofrag_cannot_serve_either(self):
+        trace = pathlib.Path(__file__).parents[2] / "bench/traces/gpt_varlen.nofrag"
+        self.assertEqual(self.nofrag("report", str(trace), "--capacity", "1x", "-o", "r.html").returncode, 0)
+        page = (self.folder / "r.html").read_text()
+        found = re.findall(r'"allocator":"([a-z-]+)","explain":\{[^{}]*?"cause":"(\w+)"', page)
+        self.assertEqual([name for name, _ in found], ["nofrag", "torch-native", "torch-expandable"])
+        self.assertEqual(len({cause for _, cause in found}), 1, found)
+        self.assertNotIn("fragmentation", found[0][1])
+        self.assertIn("torch-native fails at the same request", page)
 
     def test_what_cannot_be_compared(self):
         compare = ["replay", "good.csv", "--allocator", "driver", "--compare"]

@@ -94,7 +94,8 @@
         say(`${run.allocator} ran out of memory at event ${grouped(run.oom.event)}: it was asked for ` +
           `${bytes(run.oom.requested_bytes)} with ${bytes(run.oom.live_bytes)} live and ` +
           `${bytes(run.oom.reserved_bytes)} reserved, ${bytes(run.oom.free_granule_bytes)} of that in free granules. ` +
-          `Cause: ${run.oom.cause}.`);
+          (run.oom.cause === "fragmentation" ? "Joined, what was not live would have held it."
+            : "What was live and the request are more than the capacity."));
       } else if (run.error) {
         say(`${run.allocator} failed: ${run.error}`);
       }
