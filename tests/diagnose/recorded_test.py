@@ -126,7 +126,26 @@ class Snapshots(Files):
         done = self.replay(path)
         self.assertIn("the recorded job ended out of memory: 400.00 MiB were refused at event 15", done.stdout)
         told = json.loads(self.replay(path, "--json", "-").stdout)["traces"][0]["recorded_oom"]
-        self.assertEqual(told, {"event": 15, "requested_bytes": 400 * MIB, "count": 1})
+        self.assertEqual(told, {"event": 15, "requested_bytes": 400 * MIB, "count": 1, "largest_bytes": 400 * MIB,
+                                "live_bytes": 500 * MIB})
+
+    def test_what_was_refused_is_said_not_to_be_in_the_numbers(self):
+        # 10 GiB live, and 6 GiB refused: all that is replayed completes, on a device of 10 GiB.
+        events = [("segment_alloc", 10240), *[("alloc", 1024 * (i + 1), 1024) for i in range(10)], ("oom", 6144, 5120)]
+        said = self.replay(self.put(snapshot([(events, 10240)])), "--min-capacity").stdout
+        self.assertIn("\n  note: 1 request was refused when this was recorded (6.00 GiB,\n"
+                      "    with 10.00 GiB live) and is not in these numbers; nofrag explain says why, and what helps\n", said)
+        self.assertLess(said.index("lower bound"), said.index("  note: "), "under the table")
+        path = self.put(snapshot([([("oom", 9000, 0), ("alloc", 1, 100), ("oom", 9000, 50), *events, ("oom", 7, 7)], 10240)]))
+        self.assertIn("note: 4 requests were refused when this was recorded (the largest: 8.79 GiB,\n"
+                      "    with 100.00 MiB live) and are not in these numbers; nofrag explain says why, and what helps\n",
+                      self.replay(path).stdout)
+        told = json.loads(self.replay(path, "--json", "-").stdout)["traces"][0]["recorded_oom"]
+        self.assertEqual(told, {"event": 11, "requested_bytes": 7 * MIB, "count": 4, "largest_bytes": 9000 * MIB,
+                                "live_bytes": 100 * MIB})
+        quiet = self.put(snapshot([(events[:-1], 10240)]))
+        self.assertNotIn("note: ", self.replay(quiet).stdout)
+        self.assertNotIn("recorded_oom", json.loads(self.replay(quiet, "--json", "-").stdout)["traces"][0])
 
 
 class Recordings(Files):

@@ -177,7 +177,9 @@ ordered_json trace_json(const TraceReport& report) {
   if (trace.recorded_oom) {
     out["recorded_oom"] = {{"event", trace.recorded_oom->event},
                            {"requested_bytes", trace.recorded_oom->requested.count()},
-                           {"count", trace.recorded_oom->count}};
+                           {"count", trace.recorded_oom->count},
+                           {"largest_bytes", trace.recorded_oom->largest.count()},
+                           {"live_bytes", trace.recorded_oom->live.count()}};
   }
   for (const ReplayRun& run : report.runs) {
     out["runs"].push_back(run_json(trace, run));
@@ -216,6 +218,32 @@ Bytes granule_bound(const Trace& trace) {
   return most;
 }
 
+namespace {
+
+std::optional<RecordedOom> recorded_oom(const Trace& trace) {
+  if (trace.marks.empty()) {
+    return std::nullopt;
+  }
+  const TraceMark& last = trace.marks.back();
+  RecordedOom oom{last.event, Bytes(last.requested), trace.marks.size(), Bytes(0), Bytes(0)};
+  Bytes live;
+  std::size_t done = 0;
+  for (const TraceMark& mark : trace.marks) {
+    for (; done < std::min<std::size_t>(mark.event, trace.events.size()); ++done) {
+      const TraceEvent& event = trace.events[done];
+      const Bytes held = round_up(Bytes(event.size), kTraceRounding);
+      live = event.is_free() ? live - held : live + held;
+    }
+    if (Bytes(mark.requested) >= oom.largest) {
+      oom.largest = Bytes(mark.requested);
+      oom.live = live;
+    }
+  }
+  return oom;
+}
+
+}  // namespace
+
 TraceSummary summarize(const std::string& path, const Trace& trace) {
   std::optional<RecordedSummary> recorded;
   if (trace.recording != nullptr && !trace.recording->blocks.empty()) {
@@ -229,11 +257,6 @@ TraceSummary summarize(const std::string& path, const Trace& trace) {
     recorded->threads = from.threads.size();
     recorded->lost_events = from.lost;
     recorded->whole = from.whole;
-  }
-  std::optional<RecordedOom> recorded_oom;
-  if (!trace.marks.empty()) {
-    const TraceMark& last = trace.marks.back();
-    recorded_oom = {last.event, Bytes(last.requested), trace.marks.size()};
   }
   return {path,
           trace.format,
@@ -250,7 +273,7 @@ TraceSummary summarize(const std::string& path, const Trace& trace) {
           false,
           trace.warnings,
           recorded,
-          recorded_oom};
+          recorded_oom(trace)};
 }
 
 ordered_json replay_json(const std::vector<TraceReport>& reports) {

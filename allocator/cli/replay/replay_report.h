@@ -28,11 +28,13 @@ struct RecordedSummary {
   std::uint64_t lost_events = 0;
   bool whole = false;
 };
-// The last request that the recorded job itself was refused.
+// The requests that the recorded job itself was refused: nothing replays them.
 struct RecordedOom {
-  std::uint64_t event = 0;  // it came before
-  Bytes requested;
-  std::uint64_t count = 0;  // of all refusals
+  std::uint64_t event = 0;  // the last came before it
+  Bytes requested;          // by the last
+  std::uint64_t count = 0;  // of all
+  Bytes largest;            // of all
+  Bytes live;  // when the largest was refused (the last time, where it was asked for again)
 };
 struct TraceSummary {
   std::string path;

@@ -148,6 +148,24 @@ std::string device_of(const TraceSummary& trace) {
   return text;
 }
 
+// What the recorded job asked for and did not get: no run is asked for it.
+std::string refused_lines(const TraceSummary& trace) {
+  if (!trace.recorded_oom) {
+    return "";
+  }
+  const RecordedOom& oom = *trace.recorded_oom;
+  const bool one = oom.count == 1;
+  return fmt::format(
+      "  note: {} {} refused when this was recorded ({}{},\n"
+      "    with {} live) and {} not in these numbers; nofrag explain says why, and what helps\n",
+      plural(oom.count, "request"),
+      one ? "was" : "were",
+      one ? "" : "the largest: ",
+      human_bytes(oom.largest),
+      human_bytes(oom.live),
+      one ? "is" : "are");
+}
+
 std::string trace_part(const TraceReport& report) {
   const TraceSummary& trace = report.trace;
   const bool with_min = !report.min_capacity.empty();
@@ -172,11 +190,11 @@ std::string trace_part(const TraceReport& report) {
   if (trace.recorded_oom) {
     const RecordedOom& oom = *trace.recorded_oom;
     text +=
-        fmt::format("\n  {} out of memory: {} were refused at event {}{}; why: nofrag explain",
+        fmt::format("\n  {} out of memory: {} were refused at event {}{}",
                     oom.event >= trace.events ? "the recorded job ended" : "the recorded job ran",
                     human_bytes(oom.requested),
                     grouped(oom.event),
-                    oom.count > 1 ? fmt::format(" (the last of {})", grouped(oom.count)) : "");
+                    oom.count > 1 ? ", the last time" : "");
   }
   text += "\n\n";
   text += line({"allocator",
@@ -195,6 +213,7 @@ std::string trace_part(const TraceReport& report) {
   for (const ReplayRun& run : report.runs) {
     text += oom_lines(run);
   }
+  text += refused_lines(trace);
   return text + "\n";
 }
 

@@ -120,6 +120,7 @@ TEST(ReplayTable, FitsAHundredColumnsAndShowsTheNumbers) {
   report.trace.path = std::string(150, 'p') + "/end.csv";
   report.runs[0].driver_us = 213893300;  // longer than any recorded so far
   report.runs[1].oom->event = 5000000;
+  report.trace.recorded_oom = {5000000, kGiB, 1234567, 1000 * kGiB, 1000 * kGiB};
   const std::string table = replay_table({report, sample()});
   std::istringstream lines(table);
   for (std::string line; std::getline(lines, line);) {
@@ -139,6 +140,7 @@ TEST(ReplayTable, FitsAHundredColumnsAndShowsTheNumbers) {
                            "completed",
                            "OOM, event 5,000,000",
                            "cause: fragmentation",
+                           "note: 1,234,567 requests were refused",
                            "Lower is better"}) {
     EXPECT_NE(table.find(part), std::string::npos) << part << "\n" << table;
   }
