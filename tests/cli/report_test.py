@@ -148,6 +148,22 @@ class ReportTest(unittest.TestCase):
         self.assertIn("Recorded: out of memory", page.texts["oom"])
 
     @unittest.skipUnless(browser(), "no browser")
+    def test_refusals_name_the_limit_and_none_is_passed_over(self):
+        text, _ = self.report(OPTIONS.seeds / "torch_snapshot_fuzz" / "torch_2.4.pickle", "--allocator", "nofrag")
+        details = self.data(text, "details")
+        mark = {"event": 3, "time_us": 5, "requested_bytes": 6 << 20, "free_bytes": 75 << 30, "limit_bytes": 4 << 30}
+        for marks, rest in ((11 * [mark], "1 more refusal after these 10, 11 in all."),
+                            (1210 * [mark], "1,200 more refusals after these 10, 1,210 in all.")):  # fmt: skip
+            details[0]["marks"] = marks
+            changed = re.sub(r'(id="details">).*?(</script>)', lambda m: m[1] + json.dumps(details) + m[2], text, flags=re.DOTALL)
+            (self.folder / "report.html").write_text(changed, encoding="utf-8")
+            said = self.rendered().texts["oom"]
+            self.assertEqual(said.count("6.00 MiB requested, refused by the job's own limit of 4.00 GiB, "
+                                        "75.00 GiB free on the device."), 10, said)  # fmt: skip
+            self.assertIn(rest, said)
+            self.assertIn("is not in the numbers above", said)
+
+    @unittest.skipUnless(browser(), "no browser")
     def test_out_of_memory_and_several_devices(self):
         trace = OPTIONS.seeds / "torch_snapshot_fuzz" / "torch_two_devices.pickle.gz"
         self.report(trace, "--capacity", "6MiB", "--allocator", "nofrag,driver")

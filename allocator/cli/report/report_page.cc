@@ -193,9 +193,13 @@ ordered_json report_details(const Trace& trace,
         {"event", mark.event},
         {"time_us", mark.time_us - std::min(mark.time_us, trace.events.front().time_us)},
         {"requested_bytes", mark.requested},
-        {"free_bytes", nullptr}};
+        {"free_bytes", nullptr},
+        {"limit_bytes", nullptr}};
     if (mark.free_bytes) {
       one["free_bytes"] = *mark.free_bytes;
+    }
+    if (mark.limit_bytes) {
+      one["limit_bytes"] = *mark.limit_bytes;
     }
     out["marks"].push_back(std::move(one));
   }

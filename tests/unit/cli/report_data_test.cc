@@ -140,6 +140,25 @@ TEST(AddressMap, OnlyWhatHappened) {
   EXPECT_EQ(map.moments()[1].live, 1 * kMiB);
 }
 
+TEST(ReportPage, TellsOfRefusalsAndTheLimit) {
+  Trace trace = sample();
+  TraceMark by_limit;
+  by_limit.event = 2;
+  by_limit.time_us = trace.events.front().time_us + 15;
+  by_limit.requested = (6 * kMiB).count();
+  by_limit.free_bytes = (70 * kMiB).count();
+  by_limit.limit_bytes = (4 * kMiB).count();
+  TraceMark by_driver = by_limit;
+  by_driver.limit_bytes.reset();
+  trace.marks = {by_limit, by_driver};
+  const auto marks = report_details(trace, {}, {})["marks"];
+  ASSERT_EQ(marks.size(), 2U);
+  EXPECT_EQ(marks[0].dump(),
+            R"({"event":2,"time_us":15,"requested_bytes":6291456,"free_bytes":73400320,)"
+            R"("limit_bytes":4194304})");
+  EXPECT_TRUE(marks[1]["limit_bytes"].is_null());
+}
+
 TEST(ReportPage, NoTextEndsItsScript) {
   TraceReport report;
   report.trace.path = "</script><b>";

@@ -108,10 +108,20 @@
     if (more.ranges_at_peak.length > 0) {
       say(`At the peak the program was in: ${more.ranges_at_peak.join(", ")}.`);
     }
-    for (const mark of more.marks.slice(0, 10)) {
+    const shown = more.marks.slice(0, 10);
+    for (const mark of shown) {
       const left = mark.free_bytes === null ? "" : `, ${bytes(mark.free_bytes)} free on the device`;
+      const limit = mark.limit_bytes === null ? "" : `, refused by the job's own limit of ${bytes(mark.limit_bytes)}`;
       say(`Recorded: out of memory before event ${grouped(mark.event)} (${duration(mark.time_us)}), ` +
-        `${bytes(mark.requested_bytes)} requested${left}.`);
+        `${bytes(mark.requested_bytes)} requested${limit}${left}.`);
+    }
+    if (more.marks.length > shown.length) {
+      const rest = more.marks.length - shown.length;
+      say(`Recorded: ${grouped(rest)} more ${rest === 1 ? "refusal" : "refusals"} after these ` +
+        `${shown.length}, ${grouped(more.marks.length)} in all.`);
+    }
+    if (shown.length > 0) {
+      say("What was refused when this was recorded is not in the numbers above: no run is asked for it.");
     }
   }
 
