@@ -183,9 +183,10 @@ std::vector<Trace> only_device(std::vector<Trace> traces,
     }
   }
   if (chosen.empty()) {
-    throw UsageError(fmt::format("--trace-device {}: {} has events of the devices {}",
+    throw UsageError(fmt::format("--trace-device {}: {} has events of {} {}",
                                  *device,
                                  path,
+                                 known.size() == 1 ? "device" : "the devices",
                                  fmt::join(known, ", ")));
   }
   return chosen;

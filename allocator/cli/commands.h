@@ -58,7 +58,7 @@ struct RunArguments {
   std::vector<std::string> command;
   std::string conf;
   std::string trace;
-  std::optional<int> metrics;
+  std::optional<std::string> metrics;
   std::string limit;
   bool summary = false;
 };

@@ -22,6 +22,9 @@ void check_output(const ConvertArguments& arguments) {
   if (path == "-" || !std::filesystem::exists(path, ignored)) {
     return;
   }
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw UsageError(path + ": is a directory; name a file in it");
+  }
   if (!arguments.force) {
     throw UsageError(path + ": exists already; --force overwrites it");
   }

@@ -224,8 +224,9 @@ void add_run(CLI::App& app, RunArguments& arguments) {
                    arguments.trace,
                    "File to record what is allocated in; FILE,stacks=100 with call stacks")
       ->check(not_empty);
-  command->add_option("--metrics", arguments.metrics, "Port on which Prometheus finds the numbers")
-      ->check(CLI::Range(1, 65535));
+  command->add_option("--metrics",
+                      arguments.metrics,
+                      "Where Prometheus finds the numbers: PORT, ADDRESS:PORT, file:PATH; or off");
   add_switch(command,
              "--summary",
              &arguments.summary,

@@ -28,4 +28,8 @@ void clear_last_error() {
   thread_error.text[0] = '\0';
 }
 
+void restore_last_error(const LastError& before) {
+  thread_error = before;
+}
+
 }  // namespace nofrag

@@ -19,5 +19,7 @@ struct LastError {
 // Returns `error`, so that a failing function can end with it.
 [[gnu::format(printf, 2, 3)]] Error set_last_error(Error error, const char* format, ...);
 void clear_last_error();
+// Back to what last_error() was, where a call succeeds although something within it failed.
+void restore_last_error(const LastError& before);
 
 }  // namespace nofrag

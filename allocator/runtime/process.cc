@@ -251,9 +251,11 @@ Status Process::start_locked(const char* conf) {
   device_count_ = count < kMostDevices ? count : kMostDevices;
   observer_.configure(options_, driver_.get());
   tracing_.start_nvtx(options_);
-  // A job is worth more than its recording: it goes on without.
+  // A job is worth more than its recording: it goes on without, and no call has failed.
+  const LastError before = last_error();
   if (const Status traced = tracing_.start(options_, driver_->name()); !traced.ok()) {
     log_line(LogLevel::kWarning, "%s", last_error().text);
+    restore_last_error(before);
   }
   // After the driver has registered its own handlers: ours runs before them.
   std::atexit(&Process::at_exit);

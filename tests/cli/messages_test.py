@@ -88,7 +88,9 @@ class Names(Messages):
         self.refused(127, ["run", ODD], SHOWN + ": no such program in PATH")
         self.write(missing, TRACE)
         self.refused(2, ["convert", "good.csv", "--to", "csv", missing], SHOWN + ".csv: exists already")
-        self.refused(2, ["replay", missing, "--trace-device", "7"], SHOWN + ".csv has events of the devices 0")
+        self.refused(2, ["replay", missing, "--trace-device", "7"], SHOWN + ".csv has events of device 0\n")
+        self.refused(2, ["convert", "good.csv", "--to", "csv", "."], ".: is a directory; name a file in it")
+        self.refused(2, ["convert", "good.csv", "--to", "csv", ".", "--force"], ".: is a directory; name a file in it")
         done = self.nofrag("replay", missing, "--allocator", "driver", "--json", "before.json")
         self.assertIn(SHOWN + ".csv\n  3 events", self.nofrag("replay", missing, "--allocator", "driver").stdout)
         self.assertIn(SHOWN + ".csv\n",

@@ -267,6 +267,9 @@ class Top(unittest.TestCase):
         self.assertIsNotNone(device["last_oom_cause"])
         self.assertEqual((FOLDER / str(process.pid)).stat().st_mode & 0o777, 0o600)
         self.assertEqual(FOLDER.stat().st_mode & 0o777, 0o700)
+        command = top()[process.pid]["command"]
+        self.assertEqual(command, command.strip())
+        self.assertNotEqual(command, "")
         table = subprocess.run([ARGUMENTS.nofrag, "top", "--once"], capture_output=True, text=True, check=True).stdout
         self.assertIn(str(process.pid), table)
         process.close()

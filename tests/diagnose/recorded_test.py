@@ -247,6 +247,7 @@ class Recordings(Files):
         self.assertEqual(errors, f"nofrag: nothing is recorded: {self.path}: exists and is no recording of nofrag's; "
                                  "it is left as it is\n")
         self.assertEqual(pathlib.Path(self.path).read_text(), "a thesis")
+        self.assertEqual(self.process("", ["alloc 100", "error"])[0], [True, ""], "no call has failed")
         os.unlink(self.path)
         for size in (100, 200):
             self.assertEqual(self.process("", [f"alloc {size}"])[1], "")

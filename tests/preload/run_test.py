@@ -66,6 +66,10 @@ class Installed(unittest.TestCase):
         self.assertEqual(shown["NOFRAG_TRACE"], os.path.join(os.getcwd(), relative))
         self.assertEqual((shown["NOFRAG_METRICS"], shown["NOFRAG_CONF"]), ("9400", "stats:summary"))
 
+        for place in ("off", "0", "127.0.0.1:0", "file:/m.prom"):
+            self.assertEqual(self.shown("--metrics", place)["NOFRAG_METRICS"], place)
+        self.assertEqual(self.shown("--metrics", "file:m.prom")["NOFRAG_METRICS"], f"file:{os.getcwd()}/m.prom")
+
         shown = self.shown("--trace", "c.nofrag,stacks=100,stacks_from=4MiB")
         self.assertEqual(shown["NOFRAG_TRACE"], os.path.join(os.getcwd(), "c.nofrag,stacks=100,stacks_from=4MiB"))
 
@@ -194,7 +198,8 @@ class Commands(unittest.TestCase):
         self.refused(2, [], "no command")
         self.refused(2, ["--conf", "no_such:1", "true"], "--conf", "no_such")
         self.refused(2, ["--limit", "plenty", "true"], "--limit", "plenty")
-        self.refused(2, ["--metrics", "70000", "true"], "--metrics")
+        self.refused(2, ["--metrics", "70000", "true"], '--metrics: option metrics: "70000" is no port (1 to 65535)')
+        self.refused(2, ["--metrics", "file:", "true"], '--metrics: option metrics: "file:" names no file')
         for nothing in ("0", "0B", "0GiB"):
             self.refused(2, ["--limit", nothing, "true"], "--limit: a limit of 0 bytes would refuse every allocation")
         self.refused(2, ["--limit", "20", "true"], "--limit: a limit of 20 bytes would refuse", "2.00 MiB", "20GiB")

@@ -165,6 +165,9 @@ void check_variables(const RunArguments& arguments) {
       refuse(variable, problems);
     }
   }
+  if (arguments.metrics && !parse_option("metrics", *arguments.metrics, &options, &problems)) {
+    refuse("--metrics", problems);
+  }
   const bool asked = !arguments.trace.empty();
   const std::string trace = asked ? arguments.trace : environment("NOFRAG_TRACE");
   if (!trace.empty() && !parse_trace_spec(trace, &options, &problems)) {
@@ -183,6 +186,14 @@ std::string absolute_trace(const std::string& spec) {
   return (flight ? std::string(kFlight) : std::string()) + fs::absolute(rest).string();
 }
 
+// As NOFRAG_METRICS takes it; a file, too, is where the program was started.
+std::string absolute_metrics(const std::string& place) {
+  constexpr std::string_view kFile = "file:";
+  return place.starts_with(kFile)
+             ? std::string(kFile) + fs::absolute(place.substr(kFile.size())).string()
+             : place;
+}
+
 void arrange(const RunArguments& arguments, const fs::path& library, const fs::path& root) {
   check_variables(arguments);
   add_before("LD_PRELOAD", library.string());
@@ -197,7 +208,7 @@ void arrange(const RunArguments& arguments, const fs::path& library, const fs::p
     }
   }
   if (arguments.metrics) {
-    set_environment("NOFRAG_METRICS", std::to_string(*arguments.metrics));
+    set_environment("NOFRAG_METRICS", absolute_metrics(*arguments.metrics));
   }
   const fs::path package = root / "share" / "nofrag" / "python";
   std::error_code failed;

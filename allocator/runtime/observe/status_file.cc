@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -38,7 +39,12 @@ void read_command(ProcessStatus* status) {
     return;
   }
   std::replace(text, text + got, '\0', ' ');
-  copy_name({text, static_cast<std::size_t>(got)}, status->command.data(), status->command.size());
+  char* const command = status->command.data();
+  copy_name({text, static_cast<std::size_t>(got)}, command, status->command.size());
+  // Behind the last argument is a separator, too.
+  for (std::size_t end = std::strlen(command); end > 0 && command[end - 1] == ' '; --end) {
+    command[end - 1] = '\0';
+  }
 }
 
 }  // namespace
