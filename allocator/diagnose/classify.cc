@@ -352,6 +352,7 @@ Diagnosis classify(const Failure& failure) {
   say_what_is_pinned(failure, &d);
   say_who_holds(failure, &d);
   note_missing(failure, &d);
+  d.evidence.insert(d.evidence.end(), failure.notes.begin(), failure.notes.end());
   if (failure.limit_reached && failure.limit && d.cause != Cause::kLimit) {
     d.evidence.push_back("the process's own limit of " + human_bytes(*failure.limit) +
                          " refused it, not the driver" +

@@ -88,6 +88,7 @@ struct Failure {
   bool host_memory = false;             // it was the machine's memory that ran out, not the card's
   HostShortage host;                    // then: which, and how it is known
   std::vector<std::string> impossible;  // numbers that a text states and that cannot be
+  std::vector<std::string> notes;       // how a text was read, where that is a conclusion
   Moment moment = Moment::kUnknown;
   const Timeline* timeline = nullptr;  // what led there; may be null
   std::vector<Holder> holders;         // largest first

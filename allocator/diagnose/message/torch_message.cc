@@ -1,7 +1,9 @@
 // PyTorch's messages, by their parts: each version has some of them.
 #include <algorithm>
 #include <string>
+#include <vector>
 
+#include "config/human_bytes.h"
 #include "diagnose/message/oom_message.h"
 #include "diagnose/message/text_scan.h"
 
@@ -64,9 +66,14 @@ std::size_t last_tried(std::string_view text) {
   return std::string_view::npos;
 }
 
-void read_processes(std::string_view text, Failure* f) {
+struct ListedProcess {
+  std::string name;
+  Bytes size;
+};
+
+std::vector<ListedProcess> listed_processes(std::string_view text) {
   constexpr std::string_view kProcess = "Process ";
-  Bytes others;
+  std::vector<ListedProcess> listed;
   for (std::size_t at = text.find(kProcess); at != std::string_view::npos;
        at = text.find(kProcess, at + 1)) {
     const std::string_view rest = text.substr(at, 120);
@@ -75,15 +82,54 @@ void read_processes(std::string_view text, Failure* f) {
       continue;
     }
     if (const std::optional<Bytes> size = size_at(rest.substr(has + 5))) {
-      others += *size;
-      ++f->other_processes;
-      if (*size > f->largest_other_size) {
-        const std::string_view word = rest.substr(kProcess.size(), has - kProcess.size());
-        const bool number =
-            !word.empty() && word.find_first_not_of("0123456789") == std::string_view::npos;
-        f->largest_other = number ? "process " + std::string(word) : "another process";
-        f->largest_other_size = *size;
-      }
+      const std::string_view word = rest.substr(kProcess.size(), has - kProcess.size());
+      const bool number =
+          !word.empty() && word.find_first_not_of("0123456789") == std::string_view::npos;
+      listed.push_back({number ? "process " + std::string(word) : "another process", *size});
+    }
+  }
+  return listed;
+}
+
+// In a container the driver names processes by the host's numbers: PyTorch does not find itself among them, and lists
+// itself as a process like any other. It is the one that holds little more than PyTorch does; or, however much more,
+// one that there is no room for beside what PyTorch holds.
+void find_this_process(std::vector<ListedProcess>* listed, Failure* f) {
+  constexpr Bytes kContextAndLibraries = 2560 * kMiB;
+  if (f->process_in_use || !f->reserved() || listed->empty()) {
+    return;
+  }
+  const Bytes held = *f->reserved();
+  Bytes all = held;
+  auto closest = listed->end();
+  for (auto one = listed->begin(); one != listed->end(); ++one) {
+    all += one->size;
+    if (one->size >= held && (closest == listed->end() || one->size < closest->size)) {
+      closest = one;
+    }
+  }
+  const bool too_much = f->capacity && all > *f->capacity;
+  if (closest == listed->end() || (closest->size - held > kContextAndLibraries && !too_much)) {
+    return;
+  }
+  f->process_in_use = closest->size;
+  f->notes.push_back(closest->name + " is taken for this one: its " + human_bytes(closest->size) +
+                     " are the " + human_bytes(held) +
+                     " that PyTorch holds, a context and libraries (in a container the driver "
+                     "names processes by other numbers)");
+  listed->erase(closest);
+}
+
+void read_processes(std::string_view text, Failure* f) {
+  std::vector<ListedProcess> listed = listed_processes(text);
+  find_this_process(&listed, f);
+  Bytes others;
+  for (const ListedProcess& one : listed) {
+    others += one.size;
+    ++f->other_processes;
+    if (one.size > f->largest_other_size) {
+      f->largest_other = one.name;
+      f->largest_other_size = one.size;
     }
   }
   if (f->other_processes > 0) {
