@@ -305,7 +305,9 @@ void decide(const Failure& f, Diagnosis* d) {
     return;
   }
   if (larger_than_the_card(f, d) || refused_below(f, d)) {
-    d->recoverable_by_remapping = obtainable_bytes && d->short_by.is_zero();
+    // What the driver refuses with memory free it refuses to every allocator.
+    d->recoverable_by_remapping =
+        obtainable_bytes && d->short_by.is_zero() && d->cause != Cause::kRefusedBelow;
     return;
   }
   if (!obtainable_bytes) {

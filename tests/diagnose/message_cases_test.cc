@@ -92,5 +92,15 @@ TEST(Container, WhereThisProcessIsNamedTheOthersAreOthers) {
   EXPECT_EQ(classify(f).cause, Cause::kOtherProcess);
 }
 
+TEST(RefusedBelow, IsNothingThatRemappingWouldServe) {
+  const Failure f = failure_in(
+      "RuntimeError: CUDA out of memory. Tried to allocate 86.00 MiB (GPU 0; 7.79 GiB total "
+      "capacity; 0 bytes already allocated; 6.52 GiB free; 0 bytes reserved in total by PyTorch)");
+  const Diagnosis d = classify(f);
+  EXPECT_EQ(d.cause, Cause::kRefusedBelow);
+  EXPECT_FALSE(d.recoverable_by_remapping);
+  EXPECT_EQ(full_report(f, d, {}).find("remaps"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace nofrag
