@@ -11,7 +11,19 @@ namespace {
 
 using Advice = std::vector<std::string>;
 
+void optimizer_state(Advice* out) {
+  out->emplace_back(
+      "take an optimizer with less state: an 8-bit one (bitsandbytes' AdamW8bit), Adafactor, or "
+      "none for what is not trained (LoRA); Adam keeps 8 bytes for each parameter in fp32");
+  out->emplace_back("shard the state over several GPUs (FSDP, ZeRO)");
+  out->emplace_back("or keep it on the host (offload of the optimizer: ZeRO-Offload, FSDP's)");
+}
+
 void model_too_large(const Failure& f, Advice* out) {
+  if (f.moment == Moment::kOptimizerState) {
+    optimizer_state(out);
+    return;
+  }
   out->emplace_back(
       "load the weights in a smaller type (bf16 for fp32, 8 or 4 bits for inference)");
   out->emplace_back("spread the model over several GPUs, or keep part of it on the host");

@@ -78,7 +78,7 @@ bool larger_than_the_card(const Failure& f, Diagnosis* d) {
                            " alone is larger than the " +
                            (most == f.limit ? "limit of " : "card's ") + human_bytes(*most);
   const bool kv = f.moment == Moment::kKvCache;
-  const bool loading = f.moment == Moment::kLoading;
+  const bool loading = f.moment == Moment::kLoading || f.moment == Moment::kOptimizerState;
   conclude(d,
            kv        ? Cause::kKvCacheGrowth
            : loading ? Cause::kModelTooLarge

@@ -43,7 +43,13 @@ struct Holder {
 };
 
 // What a text around the failure says about the moment: a function's name in a traceback, a log line.
-enum class Moment : unsigned char { kUnknown, kLoading, kStep, kKvCache };
+enum class Moment : unsigned char {
+  kUnknown,
+  kLoading,
+  kStep,
+  kKvCache,
+  kOptimizerState,  // made in the first step of an optimizer; its size goes by the model
+};
 
 // Memory of the machine, not of a card.
 enum class HostMemory : unsigned char {

@@ -212,6 +212,13 @@ bool by_moment(const Failure& f, double confidence, Diagnosis* d) {
       settle_on(
           d, Cause::kBatchTooLarge, confidence, "the text says that a step was being computed");
       return true;
+    case Moment::kOptimizerState:
+      settle_on(d,
+                Cause::kModelTooLarge,
+                confidence,
+                "the text says that an optimizer was making its state, whose size goes by the "
+                "model, whatever the batch");
+      return true;
     case Moment::kUnknown:
       return false;
   }

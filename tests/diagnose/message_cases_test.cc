@@ -102,5 +102,47 @@ TEST(RefusedBelow, IsNothingThatRemappingWouldServe) {
   EXPECT_EQ(full_report(f, d, {}).find("remaps"), std::string::npos);
 }
 
+TEST(Optimizer, ItsStateDoesNotDependOnTheBatch) {
+  const auto told_by = [](const std::string& frames) {
+    return classify(failure_in(
+        "Traceback (most recent call last):\n  File \"train.py\", line 80, in main\n    "
+        "optimizer.step()\n" +
+        frames +
+        "\ntorch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 500.00 MiB. GPU 0 "
+        "has a total capacty of 23.65 GiB of which 8.06 MiB is free. Including non-PyTorch "
+        "memory, this process has 23.63 GiB memory in use. Of the allocated memory 23.16 GiB is "
+        "allocated by PyTorch, and 1.17 MiB is reserved by PyTorch but unallocated."));
+  };
+  for (const char* frames :
+       {"  File \"/x/torch/optim/adamw.py\", line 188, in step\n    state[\"exp_avg_sq\"] = "
+        "torch.zeros_like(p, memory_format=torch.preserve_format)",
+        "  File \"/x/torch/optim/adam.py\", line 202, in step\n    has_complex = "
+        "self._init_group(\n  File \"/x/torch/optim/adam.py\", line 165, in _init_group\n    "
+        "state[\"exp_avg\"] = torch.zeros_like(\n                       ^^^^^^^^^^^^^^^^^",
+        "  File \"/x/torch/optim/sgd.py\", line 345, in _single_tensor_sgd\n    momentum_buffer = "
+        "torch.clone(grad).detach()"}) {
+    const Diagnosis d = told_by(frames);
+    EXPECT_EQ(d.cause, Cause::kModelTooLarge) << frames;
+    EXPECT_NEAR(d.confidence, 0.7, 1e-9);
+    EXPECT_TRUE(says(d.evidence, "an optimizer was making its state"));
+    EXPECT_TRUE(says(d.advice, "8-bit"));
+    EXPECT_TRUE(says(d.advice, "ZeRO"));
+    EXPECT_TRUE(says(d.advice, "offload"));
+    EXPECT_FALSE(says(d.advice, "batch"));
+  }
+  // What it computes with its state, and what else makes tensors, is a step as before.
+  for (const char* frames :
+       {"  File \"/x/torch/optim/adam.py\", line 600, in _multi_tensor_adam\n    exp_avg_sq_sqrt = "
+        "torch._foreach_sqrt(device_exp_avg_sqs)",
+        "  File \"/x/loss.py\", line 6, in closure\n    mask = torch.zeros_like(logits)"}) {
+    EXPECT_EQ(told_by(frames).cause, Cause::kBatchTooLarge) << frames;
+  }
+  // A later frame of another kind tells more.
+  EXPECT_EQ(told_by("  File \"/x/torch/optim/adam.py\", line 165, in _init_group\n  File "
+                    "\"/x/model.py\", line 5, in forward")
+                .cause,
+            Cause::kBatchTooLarge);
+}
+
 }  // namespace
 }  // namespace nofrag

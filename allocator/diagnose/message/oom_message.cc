@@ -42,6 +42,37 @@ constexpr std::array<Sign, 26> kKnownSigns = {{
     {"sequential_executor.cc", Moment::kStep},
 }};
 
+// Where an optimizer makes its state, the last time; npos: nowhere. What it computes with that state in each step
+// has the same names: there must be a function beside them that makes a tensor.
+std::size_t optimizer_state_in(std::string_view text) {
+  constexpr std::array<std::string_view, 6> kMakes = {"zeros_like(",
+                                                      "torch.zeros(",
+                                                      "full_like(",
+                                                      "empty_like(",
+                                                      "torch.clone(",
+                                                      "get_state_buffer("};
+  constexpr std::array<std::string_view, 6> kStates = {
+      "exp_avg", "exp_inf", "momentum_buffer", "square_avg", "acc_delta", "state["};
+  constexpr std::size_t kFrame = 400;
+  const std::size_t init = last_of(text, "in _init_group");
+  std::size_t latest = init;
+  for (const std::string_view make : kMakes) {
+    const std::size_t at = last_of(text, make);
+    if (at == kNowhere || (latest != kNowhere && at < latest)) {
+      continue;
+    }
+    const std::size_t line = last_of(text.substr(0, at), "\n");
+    const std::size_t begin = line == kNowhere ? 0 : line;
+    const std::string_view statement = text.substr(begin, at - begin);
+    const std::size_t frame = begin > kFrame ? begin - kFrame : 0;
+    if (holds(text.substr(frame, at - frame), "optim") &&
+        std::any_of(kStates.begin(), kStates.end(), [&](auto s) { return holds(statement, s); })) {
+      latest = at;
+    }
+  }
+  return latest;
+}
+
 // The last sign before the message: the innermost frame that says anything.
 Moment moment_of(std::string_view text) {
   std::size_t latest = 0;
@@ -53,7 +84,8 @@ Moment moment_of(std::string_view text) {
       moment = sign.moment;
     }
   }
-  return moment;
+  const std::size_t state = optimizer_state_in(text);
+  return state != kNowhere && state + 1 > latest ? Moment::kOptimizerState : moment;
 }
 
 // Text of which every second byte is zero.
