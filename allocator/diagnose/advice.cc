@@ -19,7 +19,34 @@ void optimizer_state(Advice* out) {
   out->emplace_back("or keep it on the host (offload of the optimizer: ZeRO-Offload, FSDP's)");
 }
 
+// Of a server (vLLM) that does not start. Its share of the card is a number that it was given, and mostly too low.
+void room_for_cache(const Failure& f, Advice* out) {
+  constexpr const char* kShare = "raise --gpu-memory-utilization, where the card has more free";
+  constexpr const char* kSpread =
+      "spread the model over more GPUs (--tensor-parallel-size): each holds less of the weights";
+  if (f.moment == Moment::kNoRoomForCache) {
+    out->emplace_back(kShare);
+    out->emplace_back("load the weights in fewer bits (--quantization, or a quantised model)");
+    out->emplace_back(kSpread);
+    out->emplace_back(
+        "let a step need less: a smaller --max-model-len, --max-num-batched-tokens or "
+        "--max-num-seqs");
+    return;
+  }
+  out->push_back(f.cache_tokens > 0
+                     ? "start it with --max-model-len " + std::to_string(f.cache_tokens) +
+                           " or less, which its KV cache has room for"
+                     : "start it with a smaller --max-model-len");
+  out->push_back(std::string("or ") + kShare);
+  out->emplace_back("or keep the cache in fewer bits (--kv-cache-dtype fp8)");
+  out->push_back(std::string("or ") + kSpread);
+}
+
 void model_too_large(const Failure& f, Advice* out) {
+  if (f.moment == Moment::kNoRoomForCache) {
+    room_for_cache(f, out);
+    return;
+  }
   if (f.moment == Moment::kOptimizerState) {
     optimizer_state(out);
     return;
@@ -43,7 +70,11 @@ void batch_too_large(const Diagnosis& d, Advice* out) {
       "(checkpointing)");
 }
 
-void kv_cache_growth(Advice* out) {
+void kv_cache_growth(const Failure& f, Advice* out) {
+  if (f.moment == Moment::kCacheTooSmall) {
+    room_for_cache(f, out);
+    return;
+  }
   out->emplace_back(
       "bound the context: a maximum length, a sliding window, or eviction of old turns");
   out->emplace_back(
@@ -225,7 +256,7 @@ Advice advise(const Failure& f, const Diagnosis& d) {
       batch_too_large(d, &out);
       break;
     case Cause::kKvCacheGrowth:
-      kv_cache_growth(&out);
+      kv_cache_growth(f, &out);
       break;
     case Cause::kFragmentation:
       fragmentation(f, &out);

@@ -247,7 +247,8 @@ void say_what_is_pinned(const Failure& f, Diagnosis* d) {
 }
 
 void note_missing(const Failure& f, Diagnosis* d) {
-  if (f.host_memory) {
+  // A server that says why it does not start has said it all.
+  if (f.host_memory || f.moment == Moment::kNoRoomForCache || f.moment == Moment::kCacheTooSmall) {
     return;
   }
   const std::pair<bool, const char*> wanted[] = {

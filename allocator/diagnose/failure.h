@@ -48,6 +48,8 @@ enum class Moment : unsigned char {
   kLoading,
   kStep,
   kKvCache,
+  kNoRoomForCache,  // a server starts: weights and one step leave nothing for its KV cache
+  kCacheTooSmall,  // a server starts: its KV cache would not hold one request of the longest length
   kOptimizerState,  // made in the first step of an optimizer; its size goes by the model
 };
 
@@ -96,6 +98,8 @@ struct Failure {
   std::vector<std::string> impossible;  // numbers that a text states and that cannot be
   std::vector<std::string> notes;       // how a text was read, where that is a conclusion
   Moment moment = Moment::kUnknown;
+  std::uint64_t cache_tokens =
+      0;  // the longest context that the KV cache has room for; 0: not known
   const Timeline* timeline = nullptr;  // what led there; may be null
   std::vector<Holder> holders;         // largest first
   // How long ago live blocks of the growth since the base were allocated, by bytes, as a share of all

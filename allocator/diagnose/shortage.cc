@@ -37,6 +37,8 @@ constexpr double kNoBase = 0.25;
 constexpr double kMostlyFreed = 0.75;
 // The one before the first step, and one more.
 constexpr std::uint64_t kPausesOfALoad = 2;
+// A server's own word on why it does not start is no guess.
+constexpr double kSaidByTheServer = 0.9;
 
 std::string percent(double share) {
   char text[32];
@@ -196,6 +198,20 @@ void name_by_history(const Failure& f, const Signals& s, Diagnosis* d) {
   }
 }
 
+std::string cache_too_small(const Failure& f) {
+  std::string text =
+      "the server says at its start that its KV cache has no room for one request of the longest "
+      "length";
+  if (f.requested && f.limit) {
+    text += ": that takes " + human_bytes(*f.requested) + ", and " + human_bytes(*f.limit) +
+            " are left for it";
+  }
+  if (f.cache_tokens > 0) {
+    text += "; it holds " + std::to_string(f.cache_tokens) + " tokens";
+  }
+  return text;
+}
+
 bool by_moment(const Failure& f, double confidence, Diagnosis* d) {
   switch (f.moment) {
     case Moment::kLoading:
@@ -211,6 +227,16 @@ bool by_moment(const Failure& f, double confidence, Diagnosis* d) {
     case Moment::kStep:
       settle_on(
           d, Cause::kBatchTooLarge, confidence, "the text says that a step was being computed");
+      return true;
+    case Moment::kNoRoomForCache:
+      settle_on(d,
+                Cause::kModelTooLarge,
+                kSaidByTheServer,
+                "the server says at its start that weights and activations left no room for a KV "
+                "cache: nothing was served yet");
+      return true;
+    case Moment::kCacheTooSmall:
+      settle_on(d, Cause::kKvCacheGrowth, kSaidByTheServer, cache_too_small(f));
       return true;
     case Moment::kOptimizerState:
       settle_on(d,

@@ -144,5 +144,46 @@ TEST(Optimizer, ItsStateDoesNotDependOnTheBatch) {
             Cause::kBatchTooLarge);
 }
 
+TEST(Vllm, NoRoomForACacheIsTheModel) {
+  const Failure f = failure_in(
+      "ValueError: No available memory for the cache blocks. Try increasing "
+      "`gpu_memory_utilization` when initializing the engine.");
+  EXPECT_EQ(f.source, "vLLM");
+  const Diagnosis d = classify(f);
+  EXPECT_EQ(d.cause, Cause::kModelTooLarge);
+  EXPECT_GE(d.confidence, 0.8);
+  ASSERT_FALSE(d.advice.empty());
+  EXPECT_NE(d.advice.front().find("--gpu-memory-utilization"), std::string::npos);
+  for (const char* part : {"--quantization", "more GPUs", "--max-model-len", "--max-num-batched"}) {
+    EXPECT_TRUE(says(d.advice, part)) << part;
+  }
+  EXPECT_FALSE(says(d.advice, "old turns"));
+}
+
+TEST(Vllm, ACacheForLessThanOneRequestSaysForHowMuch) {
+  for (const char* text :
+       {"ValueError: The model's max seq len (131072) is larger than the maximum number of tokens "
+        "that can be stored in KV cache (51200). Try increasing `gpu_memory_utilization`.",
+        "ValueError: To serve at least one request with the models's max seq len (131072), (16.00 "
+        "GiB KV cache is needed, which is larger than the available KV cache memory (6.25 GiB). "
+        "Based on the available memory, the estimated maximum model length is 51200. Try "
+        "increasing `gpu_memory_utilization` or decreasing `max_model_len`."}) {
+    const Failure f = failure_in(text);
+    EXPECT_EQ(f.cache_tokens, 51200U);
+    const Diagnosis d = classify(f);
+    EXPECT_EQ(d.cause, Cause::kKvCacheGrowth);
+    ASSERT_FALSE(d.advice.empty());
+    EXPECT_NE(d.advice.front().find("--max-model-len 51200"), std::string::npos);
+    EXPECT_TRUE(says(d.advice, "--gpu-memory-utilization"));
+    EXPECT_FALSE(says(d.evidence, "own limit"));
+    EXPECT_FALSE(says(d.evidence, "larger than the limit"));
+    EXPECT_FALSE(says(d.advice, "raise the limit"));
+  }
+  const Diagnosis no_number = classify(failure_in(
+      "The model's max seq len (9) is larger than the maximum number of tokens that can be stored "
+      "in KV cache (0)."));
+  EXPECT_NE(no_number.advice.front().find("a smaller --max-model-len"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace nofrag

@@ -9,6 +9,7 @@ namespace nofrag::detail {
 namespace {
 
 constexpr std::size_t kLongest = 6000;
+constexpr std::size_t kVllmSentence = 600;
 
 std::string_view from_last(std::string_view text, std::string_view phrase) {
   const std::size_t at = last_of(text, phrase);
@@ -149,20 +150,39 @@ bool read_vllm(std::string_view text, Failure* f) {
 
 // What it wants for its KV cache at start, before it serves anything:
 // "... max seq len (131072), (16.00 GiB KV cache is needed, which is larger than the available KV cache memory (7.50
-// GiB)", and of older versions "... is larger than the maximum number of tokens that can be stored in KV cache (4144)".
+// GiB). Based on the available memory, the estimated maximum model length is 61440", of older versions "... is larger
+// than the maximum number of tokens that can be stored in KV cache (4144)", and where nothing is left for it "No
+// available memory for the cache blocks". What is left is no limit that anybody has set: it is not noted as one that
+// was reached.
 bool read_vllm_cache(std::string_view text, Failure* f) {
-  const std::string_view newer = from_last(text, "o serve at least one request").substr(0, 600);
-  const bool sized = holds(newer, "KV cache is needed");
-  if (!sized && !holds(text, "number of tokens that can be stored in KV cache")) {
+  constexpr std::string_view kTokens = "number of tokens that can be stored in KV cache (";
+  constexpr std::string_view kNewerTokens = "estimated maximum model length is ";
+  const std::size_t newer = last_of(text, "o serve at least one request");
+  const std::size_t older = last_of(text, kTokens);
+  const std::size_t nothing = last_of(text, "No available memory for the cache blocks");
+  const std::string_view one =
+      newer == kNowhere ? std::string_view() : text.substr(newer, kVllmSentence);
+  const bool sized = holds(one, "KV cache is needed");
+  const bool small = sized || older != kNowhere;
+  const std::size_t small_at = std::max(sized ? newer : 0, older == kNowhere ? 0 : older);
+  if (!small && nothing == kNowhere) {
     return false;
   }
   f->source = "vLLM";
-  f->moment = Moment::kKvCache;
-  if (sized) {
-    f->requested = size_before(newer, " KV cache is needed");
-    f->limit = size_after(newer, "available KV cache memory (");
-    f->limit_reached = f->limit.has_value();
+  if (nothing != kNowhere && (!small || nothing > small_at)) {
+    f->moment = Moment::kNoRoomForCache;
+    return true;
   }
+  f->moment = Moment::kCacheTooSmall;
+  std::optional<Bytes> tokens;
+  if (sized) {
+    f->requested = size_before(one, " KV cache is needed");
+    f->limit = size_after(one, "available KV cache memory (");
+    tokens = size_after(one, kNewerTokens);
+  } else {
+    tokens = size_after(text.substr(older), kTokens);
+  }
+  f->cache_tokens = tokens.value_or(Bytes(0)).count();
   return true;
 }
 
@@ -176,7 +196,6 @@ bool read_plain(std::string_view text, Failure* f) {
                                          "CUDA error 2",
                                          "cublas_status_alloc_failed",
                                          "CUBLAS_STATUS_ALLOC_FAILED",
-                                         "No available memory for the cache blocks",
                                          "OutOfMemoryError",
                                          "out of memory",
                                          "Out of memory",
