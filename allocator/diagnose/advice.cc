@@ -163,7 +163,9 @@ void limit(const Failure& f, Advice* out) {
   } else if (f.source == "CuPy") {
     out->emplace_back("CUPY_GPU_MEMORY_LIMIT sets it, or set_limit of the memory pool");
   } else if (f.source == "RMM") {
-    out->emplace_back("the maximum_pool_size of the pool's memory resource sets it");
+    out->push_back(f.limit_name.find("adaptor") != std::string::npos
+                       ? "the allocation_limit of the limiting_resource_adaptor sets it"
+                       : "the maximum_pool_size of the pool's memory resource sets it");
   } else if (f.source == "nofrag" || f.source == "trace") {
     out->emplace_back(
         "limit and memory_fraction in NOFRAG_CONF set it, nofrag run --limit and "

@@ -27,6 +27,9 @@ constexpr Bytes kGranule = 2 * kMiB;
 constexpr Bytes kRounded = 16 * kMiB;
 constexpr std::uint64_t kRoundedShare = 100;
 
+// That a limit refused it is said; what the card had is not.
+constexpr double kLimitWithoutSize = 0.7;
+
 struct CauseName {
   std::string_view word;
   std::string_view sentence;
@@ -291,6 +294,11 @@ void decide(const Failure& f, Diagnosis* d) {
     d->missing.emplace_back("numbers that agree: the message whole, as it was printed");
     return;
   }
+  if (f.limit_reached && !f.limit && !f.limit_name.empty()) {
+    conclude(
+        d, Cause::kLimit, kLimitWithoutSize, f.limit_name + " refused it; its size is not said");
+    return;
+  }
   if (!f.requested) {
     guess_from_moment(f, d);
     return;
@@ -355,6 +363,7 @@ Diagnosis classify(const Failure& failure) {
   say_what_is_pinned(failure, &d);
   say_who_holds(failure, &d);
   note_missing(failure, &d);
+  d.missing.insert(d.missing.begin(), failure.wanted.begin(), failure.wanted.end());
   d.evidence.insert(d.evidence.end(), failure.notes.begin(), failure.notes.end());
   if (failure.limit_reached && failure.limit && d.cause != Cause::kLimit) {
     d.evidence.push_back("the process's own limit of " + human_bytes(*failure.limit) +

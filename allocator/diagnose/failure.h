@@ -96,6 +96,7 @@ struct Failure {
   bool host_memory = false;             // it was the machine's memory that ran out, not the card's
   HostShortage host;                    // then: which, and how it is known
   std::vector<std::string> impossible;  // numbers that a text states and that cannot be
+  std::vector<std::string> wanted;      // what would tell more than such a text does
   std::vector<std::string> notes;       // how a text was read, where that is a conclusion
   Moment moment = Moment::kUnknown;
   std::uint64_t cache_tokens =

@@ -185,5 +185,45 @@ TEST(Vllm, ACacheForLessThanOneRequestSaysForHowMuch) {
   EXPECT_NE(no_number.advice.front().find("a smaller --max-model-len"), std::string::npos);
 }
 
+TEST(Rmm, ALimitIsOneAlsoWithoutItsSize) {
+  const auto told_by = [](const std::string& text) {
+    return classify(failure_in("std::bad_alloc: out_of_memory: RMM failure at:" + text));
+  };
+  const Diagnosis pool = told_by(
+      "/__w/rmm/include/rmm/mr/device/pool_memory_resource.hpp:196: Maximum pool size exceeded");
+  EXPECT_EQ(pool.cause, Cause::kLimit);
+  EXPECT_TRUE(says(pool.evidence, "its size is not said"));
+  EXPECT_TRUE(says(pool.advice, "maximum_pool_size"));
+  const Diagnosis adaptor = told_by("limiting_resource_adaptor.hpp:143: Exceeded memory limit");
+  EXPECT_EQ(adaptor.cause, Cause::kLimit);
+  EXPECT_TRUE(says(adaptor.advice, "limiting_resource_adaptor"));
+  EXPECT_FALSE(says(adaptor.advice, "maximum_pool_size"));
+  const Failure sized = failure_in(
+      "RMM failure at:limiting_resource_adaptor.hpp:143: Exceeded memory limit (failed to allocate "
+      "2.000000 GiB)");
+  EXPECT_EQ(sized.requested, size_at("2 GiB"));
+  EXPECT_EQ(classify(sized).cause, Cause::kLimit);
+  // The driver's refusal is none.
+  EXPECT_NE(
+      told_by("/x/cuda_memory_resource.hpp:70: cudaErrorMemoryAllocation out of memory").cause,
+      Cause::kLimit);
+}
+
+TEST(Torch, AnNvmlThatDoesNotAnswerIsMostlyOutOfMemory) {
+  const Failure f = failure_in(
+      "RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "
+      "\"../c10/cuda/CUDACachingAllocator.cpp\":1154, please report a bug to PyTorch.");
+  EXPECT_EQ(f.source, "PyTorch");
+  const Diagnosis d = classify(f);
+  EXPECT_EQ(d.cause, Cause::kUnknown);
+  EXPECT_LT(d.confidence, 0.5);
+  EXPECT_TRUE(says(d.evidence, "mostly the card was out of memory"));
+  ASSERT_FALSE(d.missing.empty());
+  EXPECT_NE(d.missing.front().find("nvidia-smi"), std::string::npos);
+  EXPECT_EQ(
+      failure_in("x INTERNAL ASSERT FAILED at \"../c10/cuda/CUDACachingAllocator.cpp\":1").source,
+      "");
+}
+
 }  // namespace
 }  // namespace nofrag

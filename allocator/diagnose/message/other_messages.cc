@@ -9,7 +9,7 @@ namespace nofrag::detail {
 namespace {
 
 constexpr std::size_t kLongest = 6000;
-constexpr std::size_t kVllmSentence = 600;
+constexpr std::size_t kSentence = 600;
 
 std::string_view from_last(std::string_view text, std::string_view phrase) {
   const std::size_t at = last_of(text, phrase);
@@ -71,6 +71,7 @@ bool read_onnx(std::string_view text, Failure* f) {
   return true;
 }
 
+// Newer versions of RMM say how much was asked for and how large the pool may become, older ones neither.
 bool read_rmm(std::string_view text, Failure* f) {
   const std::string_view pool = from_last(text, "aximum pool size exceeded");
   const std::string_view any = from_last(text, "RMM failure at");
@@ -94,7 +95,13 @@ bool read_rmm(std::string_view text, Failure* f) {
     f->limit = next();
     f->requested = f->requested ? f->requested : next();
   }
-  f->limit_reached = !pool.empty() && f->limit.has_value();
+  // The adaptor counts what passes through it, whatever lies below.
+  const bool adaptor = pool.empty() && holds(any.substr(0, kSentence), "Exceeded memory limit");
+  f->limit_reached = !pool.empty() || adaptor;
+  if (f->limit_reached) {
+    f->limit_name = adaptor ? "the allocation_limit of RMM's limiting_resource_adaptor"
+                            : "the maximum_pool_size of RMM's pool_memory_resource";
+  }
   return true;
 }
 
@@ -161,7 +168,7 @@ bool read_vllm_cache(std::string_view text, Failure* f) {
   const std::size_t older = last_of(text, kTokens);
   const std::size_t nothing = last_of(text, "No available memory for the cache blocks");
   const std::string_view one =
-      newer == kNowhere ? std::string_view() : text.substr(newer, kVllmSentence);
+      newer == kNowhere ? std::string_view() : text.substr(newer, kSentence);
   const bool sized = holds(one, "KV cache is needed");
   const bool small = sized || older != kNowhere;
   const std::size_t small_at = std::max(sized ? newer : 0, older == kNowhere ? 0 : older);
@@ -183,6 +190,24 @@ bool read_vllm_cache(std::string_view text, Failure* f) {
     tokens = size_after(text.substr(older), kTokens);
   }
   f->cache_tokens = tokens.value_or(Bytes(0)).count();
+  return true;
+}
+
+// PyTorch asks NVML for the numbers of its out-of-memory message, and where that fails it says this instead.
+bool read_nvml_assert(std::string_view text, Failure* f) {
+  const std::string_view one = from_last(text, "NVML_SUCCESS == r").substr(0, kSentence);
+  if (!holds(one, "INTERNAL ASSERT FAILED") || !holds(one, "CUDACachingAllocator")) {
+    return false;
+  }
+  f->source = "PyTorch";
+  f->notes.emplace_back(
+      "PyTorch failed while it asked NVML for the numbers of its out-of-memory message: mostly the "
+      "card was out of memory, but this text does not say so");
+  f->wanted.emplace_back(
+      "nvidia-smi while the job runs: is the card full, and does NVML answer at all (MIG, "
+      "containers and drivers that do not fit their library break it)");
+  f->wanted.emplace_back(
+      "the numbers that PyTorch can give itself: torch.cuda.memory_summary() before the failure");
   return true;
 }
 
@@ -244,8 +269,14 @@ bool read_bfc_message(std::string_view text, OomMessage* message) {
 }
 
 bool read_other_message(std::string_view text, OomMessage* message) {
-  for (const auto& read :
-       {read_cupy, read_onnx, read_rmm, read_llama, read_vllm, read_vllm_cache, read_plain}) {
+  for (const auto& read : {read_cupy,
+                           read_onnx,
+                           read_rmm,
+                           read_llama,
+                           read_vllm,
+                           read_vllm_cache,
+                           read_nvml_assert,
+                           read_plain}) {
     Failure f;
     if (read(text, &f)) {
       message->failure = std::move(f);
