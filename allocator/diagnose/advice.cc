@@ -70,6 +70,21 @@ void batch_too_large(const Diagnosis& d, Advice* out) {
       "(checkpointing)");
 }
 
+// What shows who holds the card.
+std::string card_tool(Vendor vendor) {
+  switch (vendor) {
+    case Vendor::kNvidia:
+      return "nvidia-smi";
+    case Vendor::kAmd:
+      return "rocm-smi";
+    case Vendor::kIntel:
+      return "xpu-smi";
+    case Vendor::kApple:
+      return "Activity Monitor";
+  }
+  return {};
+}
+
 void kv_cache_growth(const Failure& f, Advice* out) {
   if (f.moment == Moment::kCacheTooSmall) {
     room_for_cache(f, out);
@@ -77,11 +92,27 @@ void kv_cache_growth(const Failure& f, Advice* out) {
   }
   out->emplace_back(
       "bound the context: a maximum length, a sliding window, or eviction of old turns");
-  out->emplace_back(
-      "serve fewer sequences at once; shed load when nofrag_get_headroom says that memory runs "
-      "out");
+  out->emplace_back(f.vendor == Vendor::kNvidia
+                        ? "serve fewer sequences at once; shed load when nofrag_get_headroom says "
+                          "that memory runs out"
+                        : "serve fewer sequences at once");
   out->emplace_back(
       "keep the cache in fewer bits (fp8), or with fewer heads (grouped-query attention)");
+}
+
+// PyTorch on cards that nofrag does not serve.
+void fragmentation_elsewhere(const Failure& f, Advice* out) {
+  const std::string variable =
+      f.vendor == Vendor::kAmd ? "PYTORCH_HIP_ALLOC_CONF" : "PYTORCH_ALLOC_CONF";
+  if (!f.expandable_segments) {
+    out->push_back("set " + variable +
+                   "=expandable_segments:True, which helps with most of it where the card and its "
+                   "driver can map memory");
+  }
+  out->push_back(
+      (f.expandable_segments ? "set " : "or ") + variable +
+      "=garbage_collection_threshold:0.8,max_split_size_mb:512: large blocks stay whole, "
+      "and unused ones are given back sooner");
 }
 
 void fragmentation(const Failure& f, Advice* out) {
@@ -90,6 +121,10 @@ void fragmentation(const Failure& f, Advice* out) {
     out->emplace_back(
         "let nofrag map memory (backend:auto, without nvtx:memory): plain driver allocations "
         "cannot be joined");
+    return;
+  }
+  if (f.vendor != Vendor::kNvidia) {
+    fragmentation_elsewhere(f, out);
     return;
   }
   out->emplace_back(
@@ -120,10 +155,14 @@ void leak(const Failure& f, Advice* out) {
   }
 }
 
-void refused_below(Advice* out) {
+void refused_below(const Failure& f, Advice* out) {
   out->emplace_back(
       "look for a quota below the framework: a vGPU or sharing shim, MIG, a container's device "
       "limit");
+  if (f.vendor != Vendor::kNvidia) {
+    out->emplace_back("look for two copies of the framework in one process");
+    return;
+  }
   out->emplace_back("look for two copies of CUDA or of the framework in one process");
   out->emplace_back(
       "try the same request alone: nofrag doctor, then a plain cudaMalloc of that size");
@@ -147,8 +186,9 @@ void other_process(const Failure& f, Advice* out) {
   if (f.source == "vLLM") {
     lower_share(f, out);
   }
-  out->emplace_back(
-      "see who holds the card: nofrag top, nvidia-smi; end or move what should not be there");
+  out->push_back(
+      "see who holds the card: " + std::string(f.vendor == Vendor::kNvidia ? "nofrag top, " : "") +
+      card_tool(f.vendor) + "; end or move what should not be there");
   if (f.others && f.capacity && !f.remapping) {
     out->emplace_back("give each process a share that all fit into (a memory fraction or limit)");
   }
@@ -156,7 +196,12 @@ void other_process(const Failure& f, Advice* out) {
 
 // How each framework's limit is lifted.
 void limit(const Failure& f, Advice* out) {
-  if (f.source == "PyTorch") {
+  if (f.vendor == Vendor::kApple) {
+    out->emplace_back(
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO sets it; 0.0 lifts it, and then the whole machine may "
+        "run "
+        "out of memory");
+  } else if (f.source == "PyTorch") {
     out->emplace_back(
         "torch.cuda.set_per_process_memory_fraction sets it (or per_process_memory_fraction in "
         "PYTORCH_CUDA_ALLOC_CONF)");
@@ -236,6 +281,16 @@ void host_memory(HostMemory which, Advice* out) {
   }
 }
 
+void unknown(const Failure& f, Advice* out) {
+  if (f.vendor != Vendor::kNvidia) {
+    out->emplace_back(
+        "record what leads there with PyTorch itself (torch.cuda.memory._record_memory_history and "
+        "_dump_snapshot, where the card has them)");
+  } else if (f.timeline == nullptr) {
+    out->emplace_back("record the job (docs/recording.md) and run nofrag explain on the trace");
+  }
+}
+
 }  // namespace
 
 Advice advise(const Failure& f, const Diagnosis& d) {
@@ -244,8 +299,9 @@ Advice advise(const Failure& f, const Diagnosis& d) {
     out.push_back("raise the limit of " + human_bytes(*f.limit) + ": the driver still had " +
                   human_bytes(*f.driver_free) + " free");
   } else if (d.cause == Cause::kLimit && f.limit) {
-    out.push_back("raise the limit of " + human_bytes(*f.limit) +
-                  ", if nvidia-smi shows that the card has more free");
+    out.push_back("raise the limit of " + human_bytes(*f.limit) + ", if " + card_tool(f.vendor) +
+                  " shows that the " + (f.vendor == Vendor::kApple ? "machine" : "card") +
+                  " has more free");
   }
   if (f.pinned_down() && d.cause != Cause::kLimit) {
     pinned_down(f, &out);
@@ -267,7 +323,7 @@ Advice advise(const Failure& f, const Diagnosis& d) {
       leak(f, &out);
       break;
     case Cause::kRefusedBelow:
-      refused_below(&out);
+      refused_below(f, &out);
       break;
     case Cause::kOtherProcess:
       other_process(f, &out);
@@ -279,9 +335,7 @@ Advice advise(const Failure& f, const Diagnosis& d) {
       host_memory(f.host.which, &out);
       break;
     case Cause::kUnknown:
-      if (f.timeline == nullptr) {
-        out.emplace_back("record the job (docs/recording.md) and run nofrag explain on the trace");
-      }
+      unknown(f, &out);
       break;
   }
   const bool of_the_card = d.cause != Cause::kLimit && d.cause != Cause::kHostMemory;

@@ -260,7 +260,10 @@ void note_missing(const Failure& f, Diagnosis* d) {
       {f.live.has_value(), "how much the program had allocated"},
       {f.cached.has_value(), "how much the allocator held and did not use"},
       {f.driver_free.has_value() || f.limit_reached, "how much the driver had free"},
-      {f.timeline != nullptr, "the history before the failure (a trace, or nofrag's own report)"},
+      {f.timeline != nullptr,
+       f.vendor == Vendor::kNvidia
+           ? "the history before the failure (a trace, or nofrag's own report)"
+           : "the history before the failure (a snapshot of PyTorch's)"},
   };
   for (const auto& [known, what] : wanted) {
     if (!known) {
@@ -278,7 +281,8 @@ void tell_without_free_memory(const Failure& f, Diagnosis* d) {
   }
 }
 
-void decide(const Failure& f, Diagnosis* d) {
+// What is settled before any number is compared.
+bool decide_by_text(const Failure& f, Diagnosis* d) {
   if (f.host_memory) {
     d->cause = Cause::kHostMemory;
     d->confidence = f.host.confidence;
@@ -287,20 +291,27 @@ void decide(const Failure& f, Diagnosis* d) {
     if (d->missing.empty()) {
       d->evidence.emplace_back("the text tells of memory of the machine, not of a GPU");
     }
-    return;
+    return true;
   }
   if (const std::vector<std::string> contradictions = impossible(f); !contradictions.empty()) {
     d->evidence = contradictions;
     d->missing.emplace_back("numbers that agree: the message whole, as it was printed");
-    return;
+    return true;
   }
   if (f.limit_reached && !f.limit && !f.limit_name.empty()) {
     conclude(
         d, Cause::kLimit, kLimitWithoutSize, f.limit_name + " refused it; its size is not said");
-    return;
+    return true;
   }
   if (!f.requested) {
     guess_from_moment(f, d);
+    return true;
+  }
+  return false;
+}
+
+void decide(const Failure& f, Diagnosis* d) {
+  if (decide_by_text(f, d)) {
     return;
   }
   const std::optional<Bytes> obtainable_bytes = obtainable(f);

@@ -62,6 +62,9 @@ enum class HostMemory : unsigned char {
   kPinned,
 };
 
+// Whose card it was. nofrag and its tools are for NVIDIA's.
+enum class Vendor : unsigned char { kNvidia, kAmd, kIntel, kApple };
+
 struct HostShortage {
   HostMemory which = HostMemory::kMachine;
   double confidence = 0;
@@ -70,7 +73,8 @@ struct HostShortage {
 };
 
 struct Failure {
-  std::string source;      // "nofrag", "PyTorch", "trace", ...
+  std::string source;  // "nofrag", "PyTorch", "trace", ...
+  Vendor vendor = Vendor::kNvidia;
   bool remapping = false;  // the allocator that failed can map free memory anywhere (nofrag)
   bool expandable_segments = false;  // PyTorch's, known to be on
   std::optional<Bytes> requested;

@@ -225,5 +225,46 @@ TEST(Torch, AnNvmlThatDoesNotAnswerIsMostlyOutOfMemory) {
       "");
 }
 
+TEST(Vendors, NofragIsAdvisedForNvidiaOnly) {
+  const auto told_by = [](const std::string& name, const std::string& requested) {
+    return classify(failure_in(
+        "torch.OutOfMemoryError: " + name + " out of memory. Tried to allocate " + requested +
+        ". GPU 0 has a total capacity of 23.98 GiB of which 1.98 GiB is free. Of the allocated "
+        "memory 15.00 GiB is allocated by PyTorch, and 5.44 GiB is reserved by PyTorch but "
+        "unallocated. If reserved but unallocated memory is large try setting PYTORCH_" +
+        (name == "HIP" ? "HIP_" : "") +
+        "ALLOC_CONF=expandable_segments:True to avoid fragmentation."));
+  };
+  for (const char* requested : {"2.00 GiB", "9.00 GiB", "1.00 GiB", "30.00 GiB"}) {
+    for (const char* vendor : {"HIP", "XPU"}) {
+      const Diagnosis d = told_by(vendor, requested);
+      EXPECT_FALSE(d.advice.empty());
+      for (const char* word : {"nofrag", "nvidia", "CUDA"}) {
+        EXPECT_FALSE(says(d.advice, word)) << word << ", " << requested;
+      }
+    }
+  }
+  const Diagnosis hip = told_by("HIP", "2.00 GiB");
+  EXPECT_EQ(hip.cause, Cause::kFragmentation);
+  EXPECT_NE(hip.advice.front().find("PYTORCH_HIP_ALLOC_CONF=expandable_segments:True"),
+            std::string::npos);
+  EXPECT_FALSE(says(hip.missing, "nofrag"));
+  EXPECT_TRUE(says(told_by("CUDA", "2.00 GiB").advice, "on nofrag"));
+}
+
+TEST(Vendors, OfMpsNothingIsSaidThatTheMessageDoesNotSay) {
+  const Diagnosis d = classify(failure_in(
+      "RuntimeError: MPS backend out of memory (MPS allocated: 17.30 GiB, other allocations: "
+      "440.00 MiB, max allowed: 18.13 GiB). Tried to allocate 1.00 GiB on private pool. Use "
+      "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations."));
+  EXPECT_EQ(d.cause, Cause::kLimit);
+  EXPECT_FALSE(says(d.evidence, "ever freed"));
+  EXPECT_TRUE(says(d.evidence, "18.13 GiB"));
+  EXPECT_TRUE(says(d.advice, "PYTORCH_MPS_HIGH_WATERMARK_RATIO"));
+  for (const char* word : {"nofrag", "nvidia", "torch.cuda"}) {
+    EXPECT_FALSE(says(d.advice, word)) << word;
+  }
+}
+
 }  // namespace
 }  // namespace nofrag

@@ -172,18 +172,27 @@ bool read_table(std::string_view text, Failure* f) {
   return f->requested.has_value();
 }
 
-// Apple's GPUs: (MPS allocated: 8.00 GB, other allocations: 1.00 GB, max allowed: 9.07 GB).
+// Apple's GPUs: (MPS allocated: 8.00 GB, other allocations: 1.00 GB, max allowed: 9.07 GB). How much of it is in use,
+// and how much memory the machine has, it does not say: what is known is that PyTorch's own limit refused it.
 void read_mps(std::string_view text, Failure* f) {
   f->live = size_after(text, "MPS allocated:");
   f->limit = size_after(text, "max allowed:");
-  f->capacity = f->limit;
   f->limit_reached = f->limit.has_value();
-  if (f->limit && f->live) {
-    const Bytes others = size_after(text, "other allocations:").value_or(Bytes(0));
-    const Bytes taken = *f->live + others;
-    f->cached = Bytes(0);
-    f->driver_free = *f->limit > taken ? *f->limit - taken : Bytes(0);
+  if (f->limit_reached) {
+    f->limit_name = "what PyTorch allows itself of the machine's memory on MPS";
   }
+}
+
+Vendor vendor_of(std::string_view before, std::string_view message) {
+  if (holds(before, "MPS backend")) {
+    return Vendor::kApple;
+  }
+  if (holds(before, "XPU out of memory")) {
+    return Vendor::kIntel;
+  }
+  return holds(before, "HIP out of memory") || holds(message, "PYTORCH_HIP_ALLOC_CONF")
+             ? Vendor::kAmd
+             : Vendor::kNvidia;
 }
 
 // "try setting PYTORCH_..." is PyTorch's hint; anywhere else it is what the user has set.
@@ -211,9 +220,17 @@ bool read_torch_message(std::string_view text, OomMessage* message) {
       return false;
     }
   } else {
-    const bool mps = holds(text.substr(tried > 300 ? tried - 300 : 0, 300), "MPS backend");
-    const std::size_t from = mps && tried > 300 ? tried - 300 : mps ? 0 : tried;
-    const std::string one = unwrapped(text.substr(from, kLongestParagraph));
+    // Whose memory it was stands right before it; MPS has its numbers there, too.
+    constexpr std::size_t kName = 40;
+    constexpr std::size_t kMpsNumbers = 300;
+    const auto before = [&](std::size_t size) {
+      const std::size_t begin = tried > size ? tried - size : 0;
+      return unwrapped(text.substr(begin, tried - begin));
+    };
+    const bool mps = holds(before(kMpsNumbers), "MPS backend");
+    const std::size_t back = std::min(tried, kMpsNumbers);
+    const std::string one = unwrapped(text.substr(mps ? tried - back : tried, kLongestParagraph));
+    f.vendor = vendor_of(before(mps ? kMpsNumbers : kName), one);
     f.requested = size_after(one, kTried);
     refuse_negative(std::string_view(one).substr(0, kLongestSentences), &f);
     if (mps) {
