@@ -239,6 +239,12 @@ class Explain(Messages):
                 self.write("log", mib * before + mib[:cut] + said + mib * 40)
                 done = self.nofrag("explain", "log", "--json", "-")
                 self.assertEqual(json.loads(done.stdout)["numbers"]["requested_bytes"], 7 << 28, (before, cut))
+        # Messages without a word of memory running out.
+        for words, cause in (("rmm::out_of_memory: RMM failure at:limiting_resource_adaptor.hpp:143: Exceeded memory limit", "limit"),
+                             ("max seq len (9) is larger than the maximum number of tokens that can be stored in KV cache (5)",
+                              "kv_cache_growth")):
+            self.write("log", mib * 17 + words + "\n" + mib * 40)
+            self.assertEqual(json.loads(self.nofrag("explain", "log", "--json", "-").stdout)["cause"], cause)
         self.write("log", mib * 40)
         self.assertIn("of its middle only passages about memory were read", self.nofrag("explain", "log").stdout)
 

@@ -41,6 +41,10 @@ constexpr std::string_view kSigns[] = {"ut of memory",
                                        "runtime error (2)",
                                        "CUDA error 2",
                                        "pool size exceeded",
+                                       "Exceeded memory limit",
+                                       "NVML_SUCCESS",
+                                       "stored in KV cache",
+                                       "KV cache is needed",
                                        "o space left"};
 
 }  // namespace
