@@ -61,6 +61,11 @@ template <typename Function>
 bool PythonStack::look_up(const char* name, Function* function) {
   void* const symbol = ::dlsym(RTLD_DEFAULT, name);
   *function = reinterpret_cast<Function>(symbol);
+  if (symbol == nullptr) {
+    // What failed stays this thread's until its text was read, and read again: nothing of ours is left in a process.
+    static_cast<void>(::dlerror());
+    static_cast<void>(::dlerror());
+  }
   return symbol != nullptr;
 }
 
