@@ -29,7 +29,7 @@ constexpr std::uint64_t kMostLayers = 96;
 constexpr std::uint64_t kLayerAllocations = 96;
 constexpr std::uint64_t kManyAllocations = 20000;
 // Less than this is one step's, or a load's.
-constexpr std::uint64_t kStepsOrLayers = 1000;
+constexpr std::uint64_t kStepsOrLayers = 200;
 // Next to nothing was freed: no work was done yet.
 constexpr double kNothingFreed = 0.02;
 // A base smaller than this share of live had no model in it, unless nearly all was freed again.

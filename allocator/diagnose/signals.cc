@@ -90,13 +90,13 @@ void leave_first_third(std::vector<Stretch>* units) {
 // Of a long job all but the last few hundred units are one. What the lows rose by since the first, as far as the trend
 // of the last ones explains it.
 double rise_since_first(const Timeline& timeline, const Line& floors, const Stretch& last) {
-  if (timeline.cycles().size() <= kLeastUnits) {
+  const std::uint64_t begin = timeline.allocations_at_first_churn();
+  if (timeline.cycles().size() <= kLeastUnits || last.allocations <= begin) {
     return 0;
   }
   const std::uint64_t first = timeline.cycles()[0].min_live;
   const double rise = last.min_live > first ? static_cast<double>(last.min_live - first) : 0;
-  const std::uint64_t work = last.allocations - timeline.allocations_at_first_churn();
-  return std::min(rise, floors.slope * static_cast<double>(work));
+  return std::min(rise, floors.slope * static_cast<double>(last.allocations - begin));
 }
 
 bool on_another_scale_after_the_pause(const Timeline& timeline) {
