@@ -62,12 +62,14 @@ Bytes DeviceAllocator::Impl::growth_size(Bytes request) const {
   const bool half = 2 * reserved >= capacity();
   const bool end = 100 * reserved >= 85 * capacity();
   const bool several = streams.several();
+  const bool quarter = 4 * reserved >= capacity();
   const std::uint64_t coarser = several ? tuning.coarser : 1;
+  const std::uint64_t coarsest = several && !quarter ? tuning.coarsest : coarser;
   const auto part = [this](Bytes size, std::uint64_t divisor) {
     return round_up(Bytes(size.count() / divisor), info.granularity);
   };
   Bytes least = part(coarser * tuning.handle, end ? 4 : half ? 2 : 1);
-  Bytes most = part(coarser * tuning.largest, !half ? 1 : several ? 8 : 2);
+  Bytes most = part(coarsest * tuning.largest, !half ? 1 : several ? 8 : 2);
   if (half) {
     // On a small device, or under a small limit, each handle is a larger part of what there is.
     least = std::min(least, part(capacity(), kSmallestShare));

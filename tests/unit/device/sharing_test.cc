@@ -159,5 +159,45 @@ TEST_F(SharingTest, StreamsAreNotAskedAboutLittleMemory) {
   EXPECT_GE(count(calls, "event_record"), 1);
 }
 
+// What streams pass on to each other is mapped again and again, most of it for a few giant blocks: while there is
+// plenty those are made of few, large handles, and smaller blocks are not.
+TEST_F(SharingTest, GiantBlocksOfSeveralStreamsAreMadeOfLargeHandlesWhileThereIsPlenty) {
+  const auto created = [this](Bytes size, StreamId stream) {
+    recorder_->take();
+    EXPECT_FALSE(allocator_->allocate(size, stream).value().is_null());
+    Calls calls = recorder_->take();
+    std::erase_if(calls, [](const std::string& call) { return call.rfind("create ", 0) != 0; });
+    return calls;
+  };
+  start(64 * kGiB, Options{});
+  EXPECT_EQ(count(created(2 * kGiB, kA), "create 32"), 64) << "one stream so far";
+  allocate(4 * kMiB, kB);
+  EXPECT_GE(count(created(8 * kGiB, kB), "create 160"), 51);
+  EXPECT_EQ(count(created(128 * kMiB, kA), "create 32"), 4) << "a quarter of the request";
+  ASSERT_FALSE(allocator_->allocate(6 * kGiB, kA).value().is_null());
+  EXPECT_EQ(count(created(2 * kGiB, kB), "create 64"), 32) << "a quarter is taken";
+}
+
+// One stream learns from markers only what may be unmapped, which it hardly ever needs while there is plenty.
+TEST_F(SharingTest, OneStreamIsAskedRarelyWhileThereIsPlenty) {
+  const auto markers_of_four_turnovers = [this](Bytes device) {
+    start(device);
+    work_is_done_at_once();
+    allocate(kGiB - 128 * kMiB);
+    recorder_->take();
+    for (int i = 0; i < 32; ++i) {
+      const VirtAddr block = allocate(128 * kMiB);
+      for (int j = 0; j < 8; ++j) {
+        free(allocate(4 * kKiB));  // few frees are no reason for a marker
+      }
+      free(block);
+    }
+    return count(recorder_->take(), "event_record");
+  };
+  EXPECT_LE(markers_of_four_turnovers(64 * kGiB), 4 * 4 + 1);
+  EXPECT_GE(markers_of_four_turnovers(64 * kGiB), 4 * 4 - 1);
+  EXPECT_GE(markers_of_four_turnovers(kGiB + 128 * kMiB), 32) << "little is left";
+}
+
 }  // namespace
 }  // namespace nofrag

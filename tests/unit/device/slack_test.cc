@@ -54,8 +54,8 @@ class SlackTest : public DeviceFixture {
 TEST_F(SlackTest, ASmallJobStopsComposing) {
   Options strict;
   strict.reserve_slack = 0.01;
-  const Held as_asked = job(64 * kGiB, 24 * kMiB, strict);
-  const Held balanced = job(64 * kGiB, 24 * kMiB, {});
+  const Held as_asked = job(64 * kGiB, 40 * kMiB, strict);
+  const Held balanced = job(64 * kGiB, 40 * kMiB, {});
   EXPECT_LE(as_asked.over_peak, 1.06) << "an option given is kept to";
   EXPECT_GT(as_asked.late, 20) << "else there is nothing to be saved here";
   EXPECT_LT(balanced.late, as_asked.late / 4);
