@@ -10,11 +10,14 @@ From one process to the next a step's time scatters by 5 to 10 % on a shared hos
 costs. Here the model, its data and the process are the same: only PyTorch's pointer to its allocator is
 switched, between turns of a few steps whose shapes are the same under both. Blocks go back to the allocator they are from.
 Prints for each job the milliseconds a step (median of the turns), nofrag over native (median of neighbours'
-ratios, and the middle half of them), of the sums of all turns, allocations a step, and the same ratio between native's own odd and even turns, which
-should be 1. Writes by_turns.json to $OUT (default build/by_turns). 77 without a GPU or PyTorch.
+ratios, and the middle half of them), of the sums of all turns, of the processor time of the whole process,
+allocations a step, the share of nofrag's turns that its driver calls take (which no noise hides), and the first ratio between
+native's own odd and even turns, which should be 1. Writes by_turns.json to $OUT (default build/by_turns). Where the
+core has no library for this PyTorch beside it, one is built. 77 without a GPU or PyTorch.
 """
 
 import argparse
+import collections
 import ctypes
 import gc
 import importlib
@@ -24,6 +27,7 @@ import os
 import pathlib
 import statistics
 import sys
+import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -171,8 +175,10 @@ def spread(ratios):
 
 
 def measure(torch, nofrag, pointer, owners, step, turns, steps):
-    """{name: seconds of each turn}, and how many allocations a step makes."""
-    seconds, draws = {name: [] for name in owners}, Draws(step)
+    """{name: seconds of each turn}, {name: processor seconds of all}, allocations a step, and seconds of nofrag's
+    turns in the driver by kind of call."""
+    seconds, cpu, draws = {name: [] for name in owners}, dict.fromkeys(owners, 0.0), Draws(step)
+    in_driver = collections.Counter()
     draws.new_round()
     for name in ORDER * 2:
         pointer.value = owners[name]
@@ -196,15 +202,29 @@ def measure(torch, nofrag, pointer, owners, step, turns, steps):
         draws.again()
         step(0)
         torch.cuda.synchronize()
-        started = time.perf_counter()
+        driver = nofrag.stats()["driver"]["microseconds"]
+        started, processor = time.perf_counter(), time.process_time()
         for index in range(steps):
             step(index)
         torch.cuda.synchronize()
         seconds[name].append((time.perf_counter() - started) / steps)
+        cpu[name] += time.process_time() - processor
+        if name == "nofrag":
+            for kind, spent in nofrag.stats()["driver"]["microseconds"].items():
+                in_driver[kind] += (spent - driver[kind]) / 1e6
     gc.enable()
     gc.unfreeze()
     made = nofrag.stats()["devices"][0]["allocations"] - before
-    return seconds, made / (turns * 5 / 8) / (steps + 1)  # of a round's four turns two, and every other round's first pass
+    return seconds, cpu, in_driver, made / (turns * 5 / 8) / (steps + 1)  # of a round's four turns two, and every other round's first pass
+
+
+def with_native_door(core):
+    import native_build
+
+    minor = native_build.minor_of(native_build.torch_folder())
+    if (pathlib.Path(core).parent / f"libnofrag_torch_2_{minor}.so").exists():
+        return core
+    return str(native_build.build(core, pathlib.Path(tempfile.mkdtemp(prefix="nofrag-torch-"))).parent / "libnofrag.so")
 
 
 def main():
@@ -233,12 +253,14 @@ def main():
     import nofrag
     import nofrag_torch
 
-    nofrag_torch.install(args.library, "native")
+    nofrag_torch.install(with_native_door(args.library), "native")
     torch.cuda.init()
     torch.use_deterministic_algorithms(True)  # as job.py has it
     torch.utils.deterministic.fill_uninitialized_memory = False
     owners["nofrag"] = pointer.value
     assert owners["native"] != owners["nofrag"], "the native door is not installed"
+    out = pathlib.Path(os.environ.get("OUT") or ROOT / "build" / "by_turns")
+    out.mkdir(parents=True, exist_ok=True)
     results = {}
     for job in args.jobs.split(","):
         torch.manual_seed(1)
@@ -247,19 +269,19 @@ def main():
         for owner in owners.values():
             pointer.value = owner
             torch.cuda.empty_cache()
-        seconds, made = measure(torch, nofrag, pointer, owners, step, args.turns // len(ORDER) * len(ORDER), args.steps)
+        seconds, cpu, in_driver, made = measure(torch, nofrag, pointer, owners, step, args.turns // len(ORDER) * len(ORDER), args.steps)
         native, ours = seconds["native"], seconds["nofrag"]
         result = {"native_ms": 1e3 * statistics.median(native), "nofrag_ms": 1e3 * statistics.median(ours),
                   "allocations_a_step": made, "ratio": spread([b / a for a, b in zip(native, ours)]),
                   "native_to_itself": spread([b / a for a, b in zip(native[::2], native[1::2])]),
-                  "sum": sum(ours) / sum(native), "least": min(ours) / min(native)}
+                  "sum": sum(ours) / sum(native), "least": min(ours) / min(native), "processor": cpu["nofrag"] / cpu["native"],
+                  "driver": {kind: spent / (sum(ours) * args.steps) for kind, spent in in_driver.items() if spent}}
         results[job] = result
         print(f"{job:12} native {result['native_ms']:8.3f} ms  nofrag {result['nofrag_ms']:8.3f} ms  {made:6.0f} allocations a step  ratio "
               f"{result['ratio']['median']:.4f} ({result['ratio']['quarter']:.4f} to {result['ratio']['three_quarters']:.4f}), of the sums "
-              f"{result['sum']:.4f}; native to itself {result['native_to_itself']['median']:.4f}", flush=True)
-    out = pathlib.Path(os.environ.get("OUT") or ROOT / "build" / "by_turns")
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "by_turns.json").write_text(json.dumps(results, indent=1) + "\n")
+              f"{result['sum']:.4f}, processor {result['processor']:.4f}, driver {100 * sum(result['driver'].values()):.2f} %; "
+              f"native to itself {result['native_to_itself']['median']:.4f}", flush=True)
+        (out / "by_turns.json").write_text(json.dumps(results, indent=1) + "\n")
     pointer.value = owners["nofrag"]
     return 0
 
