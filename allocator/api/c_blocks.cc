@@ -134,10 +134,21 @@ nofrag_status on_pool(
 
 }  // namespace
 
-void* nofrag_malloc(size_t size, int device, void* stream) noexcept {
+// What no cache of this thread serves.
+[[gnu::noinline]] static void* malloc_slowly(std::size_t size, int device, void* stream) {
   return allocate(size, device, [&](DeviceAllocator* allocator) {
     return allocator->allocate(nofrag::Bytes(size), nofrag::to_stream(stream));
   });
+}
+
+void* nofrag_malloc(size_t size, int device, void* stream) noexcept {
+  if (DeviceAllocator* ready = Process::instance().ready_device(device)) [[likely]] {
+    const VirtAddr kept = ready->allocate_kept(nofrag::Bytes(size), nofrag::to_stream(stream));
+    if (!kept.is_null()) [[likely]] {
+      return kept.pointer();
+    }
+  }
+  return malloc_slowly(size, device, stream);
 }
 
 void* nofrag_malloc_single(size_t size, int device, void* stream) noexcept {
@@ -146,12 +157,13 @@ void* nofrag_malloc_single(size_t size, int device, void* stream) noexcept {
   });
 }
 
-nofrag_status nofrag_free(void* block) noexcept {
-  Process& process = Process::instance();
-  if (DeviceAllocator* owner = process.owner(VirtAddr(block)); owner != nullptr) [[likely]] {
+// What no cache of this thread takes. `owner` may be null.
+[[gnu::noinline]] static nofrag_status free_slowly(void* block, DeviceAllocator* owner) {
+  if (owner != nullptr) {
     const Errc code = owner->free(VirtAddr(block)).code();
     return code == Errc::kOk ? NOFRAG_OK : unknown_pointer(block);
   }
+  Process& process = Process::instance();
   if (block == nullptr || process.exiting()) {
     return NOFRAG_OK;
   }
@@ -161,6 +173,20 @@ nofrag_status nofrag_free(void* block) noexcept {
   }
   return on_owner(block,
                   [&](DeviceAllocator* device) { return device->free(VirtAddr(block)).code(); });
+}
+
+nofrag_status nofrag_free(void* block) noexcept {
+  DeviceAllocator* const owner = Process::instance().owner(VirtAddr(block));
+  if (owner != nullptr) [[likely]] {
+    const DeviceAllocator::Freed freed = owner->free_kept(VirtAddr(block));
+    if (freed == DeviceAllocator::Freed::kYes) [[likely]] {
+      return NOFRAG_OK;
+    }
+    if (freed == DeviceAllocator::Freed::kNobodys) {
+      return unknown_pointer(block);
+    }
+  }
+  return free_slowly(block, owner);
 }
 
 nofrag_status nofrag_record_stream(void* address, void* stream) noexcept {

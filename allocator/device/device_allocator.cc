@@ -128,8 +128,7 @@ void DeviceAllocator::feed_freed(Bytes size) {
 }
 
 Result<VirtAddr> DeviceAllocator::allocate(Bytes size, StreamId stream) {
-  if (const VirtAddr kept = impl_->take_kept<Told::kNobody>(size, stream); !kept.is_null())
-      [[likely]] {
+  if (const VirtAddr kept = allocate_kept(size, stream); !kept.is_null()) {
     return kept;
   }
   if (!impl_->caching.closed<Told::kListener>()) [[unlikely]] {
@@ -253,13 +252,12 @@ void DeviceAllocator::Impl::note_allocated(Block* block, Pool& pool) {
 
 Status DeviceAllocator::free(VirtAddr address) {
   Impl& s = *impl_;
-  Status status;
-  if (s.keep<Told::kNobody>(address, &status)) [[likely]] {
-    return status;
+  Freed freed = free_kept(address);
+  if (freed == Freed::kAskTheHeap && !s.caching.closed<Told::kListener>()) {
+    freed = s.keep<Told::kListener>(address);
   }
-  const bool told = !s.caching.closed<Told::kListener>();
-  if (told && s.keep<Told::kListener>(address, &status)) [[unlikely]] {
-    return status;
+  if (freed != Freed::kAskTheHeap) {
+    return freed == Freed::kYes ? Status() : Status(Errc::kUnknownPointer);
   }
   const Lock lock(s.mutex);
   Block* block = s.blocks.find(address);

@@ -83,6 +83,11 @@ class DeviceAllocator {
   Result<VirtAddr> allocate_in_pool(Bytes size, StreamId stream, PoolKey pool);
   Result<VirtAddr> allocate_single_in_pool(Bytes size, StreamId stream, PoolKey pool);
   Status free(VirtAddr address);
+  // What of both a cache of the calling thread does at once, without a lock; the whole ones ask it first too.
+  // Null: ask allocate().
+  [[nodiscard]] VirtAddr allocate_kept(Bytes size, StreamId stream);
+  enum class Freed : unsigned char { kYes, kNobodys, kAskTheHeap };  // kNobodys: it is free already
+  [[nodiscard]] Freed free_kept(VirtAddr address);
   Status record_stream(VirtAddr address, StreamId stream);
   // The live block that contains `address`, wherever in the block it points.
   Result<BlockInfo> find(VirtAddr address) const;

@@ -63,7 +63,7 @@ class DeviceAllocator::Impl : public Telling {
   Block* take_cut(Pool& pool, const Placement& placement, Bytes requested, StreamClock& clock);
   void note_reserved();
 
-  // caching.cc
+  // caches/caching.cc; take_kept and keep: caches/fast_path.cc
   void set_caching();
   [[nodiscard]] bool may_run_short() const;
   void note_pressure();
@@ -72,7 +72,7 @@ class DeviceAllocator::Impl : public Telling {
   template <Told kTold>
   VirtAddr take_kept(Bytes requested, StreamId stream);
   template <Told kTold>
-  bool keep(VirtAddr address, Status* status);
+  Freed keep(VirtAddr address);
   void drop_unused_depots();
   void open_cache(StreamClock& clock);
   bool empty_caches();

@@ -91,17 +91,18 @@ class KeptBlocks {
     }
     const std::uint32_t size_class = class_of(size);
     Magazine& loaded = bins_[size_class].loaded;
-    Block* block = loaded.top;
-    // Within a class no block is an eighth larger than a request.
-    if (block != nullptr && block->size >= size && (fit != Fit::kExact || block->size == size))
-        [[likely]] {
-      loaded.top = block->next_kept;
-      block->drawn = loaded.drawn;
-      prefetch_to_write(block->some_kept);  // it may have to come from another processor
-      --loaded.count;
-      loaded.bytes -= block->size;
-      binned_bytes_ -= block->size;
-      return block;
+    if (Block* block = loaded.top; block != nullptr) [[likely]] {
+      const Bytes has = block->size;
+      // Within a class no block is an eighth larger than a request.
+      if (has == size || (has > size && fit != Fit::kExact)) [[likely]] {
+        loaded.top = block->next_kept;
+        block->drawn = loaded.drawn;
+        prefetch_to_write(block->some_kept);  // it may have to come from another processor
+        --loaded.count;
+        loaded.bytes -= has;
+        binned_bytes_ -= has;
+        return block;
+      }
     }
     return take_other(size_class, size, fit);
   }
@@ -110,11 +111,12 @@ class KeptBlocks {
   bool put(Block* block, std::uint32_t size_class, Bytes most) {
     NOFRAG_ASSERT(size_class == class_or_none(block->size), "a block of another class");
     Magazine& loaded = bins_[size_class].loaded;
+    const Bytes size = block->size;
     const bool full = loaded.count >= batch(size_class);
-    const bool over = binned_bytes_ + block->size > most;
+    const bool over = binned_bytes_ + size > most;
     // One branch: classes come in no order that a processor could learn.
     if ((static_cast<unsigned>(full) | static_cast<unsigned>(over)) != 0 &&
-        !make_room(size_class, block->size, most)) [[unlikely]] {
+        !make_room(size_class, size, most)) [[unlikely]] {
       return false;
     }
     note_used(size_class);
@@ -127,8 +129,8 @@ class KeptBlocks {
     block->some_kept = std::exchange(recent_[loaded.count % kAhead], block);
     loaded.top = block;
     ++loaded.count;
-    loaded.bytes += block->size;
-    binned_bytes_ += block->size;
+    loaded.bytes += size;
+    binned_bytes_ += size;
     return true;
   }
   bool put(Block* block, Bytes most) { return put(block, class_of(block->size), most); }

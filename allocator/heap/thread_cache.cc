@@ -35,18 +35,7 @@ struct OwnCaches {
 };
 thread_local OwnCaches own_caches;
 
-}  // namespace
-
-std::uint64_t ThreadCache::new_allocator() {
-  // Not state that anybody can read back or set: a source of fresh numbers.
-  static std::atomic<std::uint64_t> last{0};
-  return last.fetch_add(1, std::memory_order_relaxed) + 1;
-}
-
-[[gnu::noinline]] ThreadCache* ThreadCache::mine(std::uint64_t allocator) {
-  if (last_used.allocator == allocator) [[likely]] {
-    return last_used.cache;
-  }
+[[gnu::noinline]] ThreadCache* find_mine(std::uint64_t allocator) {
   if (thread_ending) {
     return nullptr;
   }
@@ -57,6 +46,19 @@ std::uint64_t ThreadCache::new_allocator() {
     }
   }
   return nullptr;
+}
+
+}  // namespace
+
+std::uint64_t ThreadCache::new_allocator() {
+  // Not state that anybody can read back or set: a source of fresh numbers.
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+[[gnu::noinline]] ThreadCache* ThreadCache::mine(std::uint64_t allocator) {
+  const LastUsed& last = last_used;
+  return last.allocator == allocator ? last.cache : find_mine(allocator);
 }
 
 [[gnu::noinline]] std::shared_ptr<ThreadCache> ThreadCache::make_mine(std::uint64_t allocator) {

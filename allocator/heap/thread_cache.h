@@ -77,27 +77,30 @@ class alignas(128) ThreadCache {
   }
   // Inside: the block's place and the thread's counters.
   void note_taken(Block& block, Bytes requested) {
+    const auto size = static_cast<std::int64_t>(block.size.count());
     block.kept.store(false, std::memory_order_relaxed);
     block.requested = requested;
     counters.allocations.add(1);
     counters.requested_bytes.add(static_cast<std::int64_t>(requested.count()));
-    if (block.size > KeptBlocks::kLargestBinned) {
-      large_bytes.add(-static_cast<std::int64_t>(block.size.count()));
+    if (block.size > KeptBlocks::kLargestBinned) [[unlikely]] {
+      large_bytes.add(-size);
     }
-    counters.kept_bytes.add(-static_cast<std::int64_t>(block.size.count()));
-    if (counters.kept_bytes.get() < counters.least_kept_bytes.get()) {
-      counters.least_kept_bytes.set(counters.kept_bytes.get());
+    const std::int64_t kept = counters.kept_bytes.get() - size;
+    counters.kept_bytes.set(kept);
+    if (kept < counters.least_kept_bytes.get()) [[unlikely]] {
+      counters.least_kept_bytes.set(kept);
     }
   }
   void note_kept(Block& block) {
+    const auto size = static_cast<std::int64_t>(block.size.count());
     block.kept.store(true, std::memory_order_relaxed);
     counters.frees.add(1);
     counters.requested_bytes.add(-static_cast<std::int64_t>(block.requested.count()));
     block.requested = Bytes(0);
-    if (block.size > KeptBlocks::kLargestBinned) {
-      large_bytes.add(static_cast<std::int64_t>(block.size.count()));
+    if (block.size > KeptBlocks::kLargestBinned) [[unlikely]] {
+      large_bytes.add(size);
     }
-    counters.kept_bytes.add(static_cast<std::int64_t>(block.size.count()));
+    counters.kept_bytes.add(size);
   }
 
   // Under the device's lock, by the thread itself or with the door closed:

@@ -80,25 +80,30 @@ class AddressMap {
   template <typename Read>
   bool find_shared(VirtAddr key, T** value, Read&& read) const {
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
-      const std::uint64_t before = version_.load(std::memory_order_acquire);
-      if (before % 2 != 0) {
-        continue;
-      }
-      const Slot* slot = slot_of(key.value());
-      T* found = nullptr;
-      if (slot != nullptr) {
-        const std::uintptr_t tagged = slot->tagged.load(std::memory_order_acquire);
-        found = Table::object(tagged);
-        if (found != nullptr) {
-          read(*found, Table::tag(tagged));
-        }
-      }
-      if (version_.load(std::memory_order_relaxed) == before) {
-        *value = found;
+      if (look(key, value, read)) {
         return true;
       }
     }
     return false;
+  }
+  // The same with one look, which nearly always tells.
+  template <typename Read>
+  bool look(VirtAddr key, T** value, Read&& read) const {
+    const std::uint64_t before = version_.load(std::memory_order_acquire);
+    if (before % 2 != 0) [[unlikely]] {
+      return false;
+    }
+    const Slot* slot = slot_of(key.value());
+    T* found = nullptr;
+    if (slot != nullptr) [[likely]] {
+      const std::uintptr_t tagged = slot->tagged.load(std::memory_order_acquire);
+      found = Table::object(tagged);
+      if (found != nullptr) [[likely]] {
+        read(*found, Table::tag(tagged));
+      }
+    }
+    *value = found;
+    return version_.load(std::memory_order_relaxed) == before;
   }
 
   bool find_shared(VirtAddr key, T** value) const {
@@ -163,11 +168,11 @@ class AddressMap {
   [[nodiscard]] Slot* slot_of(std::uint64_t key) const {
     const Table* newer = table();
     Slot* slot = newer == nullptr ? nullptr : newer->find(key);
-    if (slot == nullptr) {
-      const Table* older = old();
-      slot = older == nullptr ? nullptr : older->find(key);
-    }
-    return slot;
+    return slot == nullptr ? old_slot_of(key) : slot;
+  }
+  [[nodiscard, gnu::noinline]] Slot* old_slot_of(std::uint64_t key) const {
+    const Table* older = old();
+    return older == nullptr ? nullptr : older->find(key);
   }
 
   static void unmap(Table* table) {

@@ -57,11 +57,13 @@ struct alignas(64) AddressTable {
   }
   // A reader whom changes overtake walks on until the version sends it back, but never for ever.
   [[nodiscard]] Slot* find(std::uint64_t key) const {
+    Slot* const all = slots();
+    const std::size_t last = mask();
     std::size_t i = home(key);
-    for (std::size_t steps = 0; steps < capacity; ++steps, i = (i + 1) & mask()) {
-      const std::uint64_t here = slots()[i].key.load(std::memory_order_acquire);
-      if (here == key) {
-        return &slots()[i];
+    for (std::size_t steps = 0; steps <= last; ++steps, i = (i + 1) & last) {
+      const std::uint64_t here = all[i].key.load(std::memory_order_acquire);
+      if (here == key) [[likely]] {
+        return &all[i];
       }
       if (here == 0) {
         break;

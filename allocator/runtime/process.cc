@@ -93,6 +93,16 @@ Process& Process::instance() {
   return *process;
 }
 
+DeviceAllocator* Process::other_owner(VirtAddr address) const {
+  for (int i = 1; i < device_count_; ++i) {
+    DeviceAllocator* device = used_device(i);
+    if (device != nullptr && device->owns(address)) {
+      return device;
+    }
+  }
+  return nullptr;
+}
+
 Status Process::refuse(Phase phase) const {
   if (phase == kForked) {
     return set_last_error({Errc::kForked},

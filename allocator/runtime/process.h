@@ -87,16 +87,11 @@ class Process {
   Result<DeviceAllocator*> device_if_used(int ordinal);
   // The used device whose address range holds `address`; null if there is none. Never starts.
   [[nodiscard]] DeviceAllocator* owner(VirtAddr address) const {
-    if (phase_.load(std::memory_order_acquire) != kReady) {
+    if (phase_.load(std::memory_order_acquire) != kReady) [[unlikely]] {
       return nullptr;
     }
-    for (int i = 0; i < device_count_; ++i) {
-      DeviceAllocator* device = used_device(i);
-      if (device != nullptr && device->owns(address)) {
-        return device;
-      }
-    }
-    return nullptr;
+    DeviceAllocator* const first = used_device(0);
+    return first != nullptr && first->owns(address) ? first : other_owner(address);
   }
   // Null if it has not been used. pre: 0 <= ordinal < kMostDevices.
   [[nodiscard]] DeviceAllocator* used_device(int ordinal) const {
@@ -133,6 +128,8 @@ class Process {
   ~Process() = default;
 
   Status refuse(Phase phase) const;
+  // Of devices but the first. pre: started.
+  [[nodiscard]] DeviceAllocator* other_owner(VirtAddr address) const;
   [[nodiscard]] std::vector<DeviceAllocator*> used_devices() const;
   Status start_locked(const char* conf);
   Status read_options(const char* conf, Options* options);

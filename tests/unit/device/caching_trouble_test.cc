@@ -1,4 +1,4 @@
-// What threads keep (device/caching.cc), through the allocator.
+// What threads keep (device/caches), through the allocator.
 #include <atomic>
 #include <map>
 #include <mutex>

@@ -1,12 +1,11 @@
-// Thread caches: allocations and frees that never take the device's lock, and how what threads keep comes
-// back to the heap when it is needed.
+// Thread caches: what may be kept in them (fast_path.cc), and how what threads keep comes back to the heap when it is
+// needed.
 
 #include "device/caching.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "base/prefetch.h"
 #include "base/thread_id.h"
 #include "device/device_impl.h"
 
@@ -34,15 +33,8 @@ constexpr std::size_t kMostStreams = 32;
 constexpr std::uint32_t kCallsASum = 64;
 constexpr std::uint32_t kCallsALook = 512;
 constexpr std::chrono::seconds kRest{1};
-constexpr Bytes kLargestCached = kGiB;
-constexpr StreamId kLegacy{1};
 // No caller's stream: per-thread default streams of other threads share one name.
 constexpr StreamId kNobodys{UINT64_MAX};
-
-// Two names for one stream.
-StreamId one_name(StreamId stream) {
-  return stream == kLegacy ? StreamId(0) : stream;
-}
 
 bool all(const ThreadCache&) {
   return true;
@@ -149,104 +141,6 @@ Bytes DeviceAllocator::Impl::size_for_cache(Bytes size) const {
   const Bytes rounded = caching.rounded + (whole - size);
   return caching.mix.hot() && rounded <= Bytes(capacity().count() / kRoundedShare) ? whole : size;
 }
-
-// A kept block for the request, at once, or null.
-template <Told kTold>
-VirtAddr DeviceAllocator::Impl::take_kept(Bytes requested, StreamId stream) {
-  const Caching::Rules& rules = caching.rules;
-  if (caching.closed<kTold>() || requested.is_zero() || requested > kLargestCached) {
-    return {};
-  }
-  ThreadCache* cache = ThreadCache::mine(rules.allocator);
-  if (cache == nullptr || !cache->door.enter()) {
-    return {};
-  }
-  Block* block = nullptr;
-  // Asked again inside: whoever switches caches off and empties them finds them empty from then on.
-  EventSink* const listener = caching.listener_for<kTold>();
-  const bool off = kTold == Told::kListener ? listener == nullptr : caching.closed<kTold>();
-  KeptBlocks* kept = off ? nullptr : cache->of(one_name(stream));
-  // A destroyed stream's handle may mean another stream now: whoever does not retire streams asks for checks.
-  if (kept != nullptr && (!options.check_streams || kept->clock->identity == 0 ||
-                          driver.stream_is(device, stream, kept->clock->identity))) {
-    block = kept->take(round_up(requested, kBlockUnit),
-                       rules.fit.load(std::memory_order_relaxed),
-                       rules.epoch.load(std::memory_order_relaxed));
-  }
-  VirtAddr address;
-  if (block != nullptr) {
-    cache->note_taken(*block, requested);
-    address = block->address;
-    if constexpr (kTold == Told::kListener) {
-      listener->on_event(
-          {EventKind::kAlloc, device, address, block->size, stream, 0, 0, 0, requested});
-    }
-  }
-  cache->door.leave();
-  return address;
-}
-
-// True if the free is dealt with: the block is kept, or (*status) it is nobody's.
-template <Told kTold>
-bool DeviceAllocator::Impl::keep(VirtAddr address, Status* status) {
-  const Caching::Rules& rules = caching.rules;
-  if (caching.closed<kTold>()) {
-    return false;
-  }
-  ThreadCache* cache = ThreadCache::mine(rules.allocator);
-  if (cache == nullptr || !cache->door.enter()) {
-    return false;
-  }
-  // Read together: of a block that is freed twice another thread may be taking leave right now.
-  Block* block = nullptr;
-  bool nobodys = false;
-  std::uint32_t size_class = 0;
-  const bool known =
-      blocks.find_shared(address, &block, [&](const Block& found, std::uint32_t found_class) {
-        prefetch_to_write(&found);
-        size_class = found_class;
-        nobodys = found.kept.load(std::memory_order_acquire);
-      });
-  bool done = false;
-  EventSink* const listener = caching.listener_for<kTold>();
-  const bool off = kTold == Told::kListener ? listener == nullptr : caching.closed<kTold>();
-  if (!known || block == nullptr) {
-    cache->door.leave();
-    return false;
-  }
-  if (nobodys) {
-    *status = Errc::kUnknownPointer;
-    done = true;
-  } else if (block->keepable && !off) {
-    // The stamp comes before others can have the block, the event once it is known that it is kept.
-    AllocatorEvent event;
-    if constexpr (kTold == Told::kListener) {
-      event = {EventKind::kFreeRequested, device, address, block->size, block->clock->stream};
-      event.stamp = listener->stamp();
-    }
-    if (KeptBlocks* kept = cache->of(block->clock)) {
-      if (block->size <= rules.largest.load(std::memory_order_relaxed)) [[likely]] {
-        done = kept->put(block, size_class, rules.most.load(std::memory_order_relaxed));
-      } else if (block->size > KeptBlocks::kLargestBinned) {
-        done = block->epoch == rules.epoch.load(std::memory_order_relaxed) &&
-               kept->put_large(block, rules.most_large.load(std::memory_order_relaxed));
-      }
-      if (done) {
-        cache->note_kept(*block);
-        if constexpr (kTold == Told::kListener) {
-          listener->on_event(event);
-        }
-      }
-    }
-  }
-  cache->door.leave();
-  return done;
-}
-
-template VirtAddr DeviceAllocator::Impl::take_kept<Told::kNobody>(Bytes, StreamId);
-template VirtAddr DeviceAllocator::Impl::take_kept<Told::kListener>(Bytes, StreamId);
-template bool DeviceAllocator::Impl::keep<Told::kNobody>(VirtAddr, Status*);
-template bool DeviceAllocator::Impl::keep<Told::kListener>(VirtAddr, Status*);
 
 // From now on this thread keeps what is freed of the stream. `stream`: what the caller calls it, if it is its
 // own name.
