@@ -72,6 +72,14 @@ struct HostShortage {
   std::vector<std::string> missing;
 };
 
+// The same allocations and frees that came again and again since the first free. All 0: not seen, or not known.
+struct Repeats {
+  std::uint64_t times = 0;
+  std::uint64_t allocations = 0;  // of each time
+  std::uint64_t temporaries = 0;  // of those, the blocks that are freed again
+  std::uint64_t waits = 0;        // pauses, over all times
+};
+
 struct Failure {
   std::string source;  // "nofrag", "PyTorch", "trace", ...
   Vendor vendor = Vendor::kNvidia;
@@ -112,6 +120,10 @@ struct Failure {
   std::optional<double> growth_age;
   // How often the work since the base paused (a step ended, a result was waited for); empty: not known.
   std::optional<std::uint64_t> pauses;
+  // Of what was held beside the base in the middle of the work, the share that was never freed; empty: not known.
+  std::optional<double> growth_kept;
+  bool growth_larger = false;  // the blocks of the growth are larger at the end than they were then
+  Repeats repeats;
 
   // Small blocks hold far more than themselves: what lies beside them would have served the request, and a good part
   // of all memory was not in use.

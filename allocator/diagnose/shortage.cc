@@ -18,13 +18,20 @@ constexpr double kStrictRiseWorth = 0.015;
 // Requests that grow with it: a context. The same for what the largest request gained in all.
 constexpr double kRequestsRise = 0.45;
 constexpr double kRequestsGain = 0.15;
-// Growth that was allocated this recently is made anew all the time; growth this old stays.
-constexpr double kRemade = 0.15;
+// Work that comes again the same has no growing context: what it leaves may differ in size, and a few such sizes rise
+// by chance.
+constexpr double kRequestsRiseOfSameWork = 0.8;
+// Growth of which no more than this was kept since the middle of the work is made anew; growth this old stays.
+constexpr double kKeptOfRemade = 0.3;
 constexpr double kStays = 0.35;
 // Work was done again and again if this many times as much was allocated as stayed.
 constexpr double kTurnover = 40;
 // Or if its units are complete rises and falls of live memory; or there were more allocations than one step has.
 constexpr std::uint64_t kRepeated = 7;
+// So few repetitions are no proof, but enough for a doubt that it was the first step.
+constexpr std::uint64_t kDoubtful = 3;
+// With fewer blocks that go, what comes again may be a weight and what it was cast from, or a part of a layer.
+constexpr std::uint64_t kLeastTemporaries = 4;
 constexpr std::uint64_t kMostLayers = 96;
 constexpr std::uint64_t kLayerAllocations = 96;
 constexpr std::uint64_t kManyAllocations = 20000;
@@ -37,6 +44,8 @@ constexpr double kNoBase = 0.25;
 constexpr double kMostlyFreed = 0.75;
 // The one before the first step, and one more.
 constexpr std::uint64_t kPausesOfALoad = 2;
+// A few layers of one step, or steps that leave something.
+constexpr double kLayersOrSteps = 0.5;
 // A server's own word on why it does not start is no guess.
 constexpr double kSaidByTheServer = 0.9;
 
@@ -62,19 +71,28 @@ bool grows(const Signals& s, Bytes live) {
          s.rise >= worth * static_cast<double>(live.count());
 }
 
+// The same came again so often, and there was work in it.
+bool same_work(const Failure& f, std::uint64_t least) {
+  return f.repeats.times >= least && f.repeats.temporaries >= kLeastTemporaries;
+}
+
 // What grew, and whether it is made anew, larger, as contexts are.
 struct Growth {
   bool requests_grow = false;
   bool same_blocks = false;
+  bool larger = false;  // they are, and not only more
   bool stays = false;
   bool aged = false;  // it is known when it was allocated
 
   Growth(const Failure& f, const Signals& s) {
     const double largest = std::max(1.0, static_cast<double>(s.requests_largest));
     const double gain = s.requests.slope > 0 ? s.requests_rise / largest : 0;
-    requests_grow = s.requests.consistency >= kRequestsRise && gain >= kRequestsGain;
+    const double rise = same_work(f, kRepeated) ? kRequestsRiseOfSameWork : kRequestsRise;
+    requests_grow = s.requests.consistency >= rise && gain >= kRequestsGain;
     aged = f.growth_age.has_value();
-    same_blocks = s.same_blocks || (aged && *f.growth_age < kRemade);
+    // Who knows the blocks need not conclude from their number.
+    same_blocks = f.growth_kept ? *f.growth_kept <= kKeptOfRemade : !aged && s.same_blocks;
+    larger = !f.growth_kept || f.growth_larger;
     stays = aged && *f.growth_age > kStays;
   }
   [[nodiscard]] int for_context() const {
@@ -82,7 +100,32 @@ struct Growth {
   }
 };
 
-void name_growth(const Growth& growth, const Signals& s, Diagnosis* d) {
+// Are so many units of work the layers of one first step, each with its temporaries? They look like whole ones but for
+// this: they are few, small, and nothing pauses between them.
+bool like_layers(std::uint64_t units, std::uint64_t allocations, std::uint64_t pauses) {
+  return 2 * pauses < units && units <= kMostLayers && allocations < kLayerAllocations * units;
+}
+
+// The same allocations and frees came again, too often or with too many pauses for that.
+bool steps_came_again(const Failure& f) {
+  const Repeats& same = f.repeats;
+  return same_work(f, kRepeated) &&
+         !like_layers(same.times, same.times * same.allocations, same.waits);
+}
+
+// It may have been more than one step.
+bool may_be_steps(const Failure& f) {
+  return same_work(f, kDoubtful) || f.repeats.times > kMostLayers;
+}
+
+std::string came_again(const Failure& f) {
+  const std::uint64_t stayed = f.repeats.allocations - f.repeats.temporaries;
+  return std::to_string(f.repeats.temporaries) + " blocks of the same sizes came and went " +
+         std::to_string(f.repeats.times) + " times" +
+         (stayed > 0 ? ", and each time " + std::to_string(stayed) + " stayed" : "");
+}
+
+void name_growth(const Failure& f, const Growth& growth, const Signals& s, Diagnosis* d) {
   const std::string rise = "the lows of live memory rose by " + human_bytes(bytes(s.rise)) +
                            " over " + std::to_string(s.rise_units) + " units of work";
   if (growth.for_context() > 0) {
@@ -93,12 +136,16 @@ void name_growth(const Growth& growth, const Signals& s, Diagnosis* d) {
     }
     if (growth.same_blocks) {
       d->evidence.emplace_back(
-          "what it grew by is made anew all the time, larger, and not added to");
+          growth.larger ? "what it grew by is made anew all the time, larger, and not added to"
+                        : "most of what had come by the middle of the work has gone since, and "
+                          "more came in its place");
     }
     return;
   }
-  settle_on(
-      d, Cause::kLeak, growth.stays ? 0.85 : 0.7, rise + ", while the requests stayed the same");
+  settle_on(d, Cause::kLeak, growth.stays ? 0.85 : 0.7, rise + ", while the requests did not grow");
+  if (steps_came_again(f)) {
+    d->evidence.push_back(came_again(f));
+  }
   if (growth.stays) {
     d->evidence.emplace_back(
         "what it grew by was allocated all along since the work began, and stays");
@@ -106,17 +153,25 @@ void name_growth(const Growth& growth, const Signals& s, Diagnosis* d) {
   d->evidence.emplace_back("(a cache that grows by equal pieces and never lets go looks the same)");
 }
 
+void say_of_few_steps(const Failure& f, Diagnosis* d) {
+  if (may_be_steps(f)) {
+    d->evidence.push_back(came_again(f) +
+                          (f.repeats.times > kMostLayers ? "" : ": layers or steps"));
+  }
+  d->evidence.emplace_back(
+      "it is a leak if many steps had been done by then: something keeps a part of each");
+}
+
 // The lows rose, and nothing shows that work was repeated: a first step keeps what its layers save, a leak what its
 // steps leave.
-void name_growth_of_few(const Signals& s, Diagnosis* d) {
+void name_growth_of_few(const Failure& f, const Signals& s, Diagnosis* d) {
   settle_on(d,
             Cause::kBatchTooLarge,
-            0.5,
+            kLayersOrSteps,
             "the lows of live memory rose by " + human_bytes(bytes(s.rise)) + " over " +
                 std::to_string(s.work) +
                 " allocations: the layers of one step, and what they save, look so");
-  d->evidence.emplace_back(
-      "it is a leak if many steps had been done by then: something keeps a part of each");
+  say_of_few_steps(f, d);
 }
 
 // Before any work repeated: the load of the model, or its first step.
@@ -133,6 +188,15 @@ void name_start(const Failure& f, const Signals& s, Diagnosis* d) {
                                : "only what was copied on the way had been freed"));
     return;
   }
+  if (may_be_steps(f)) {
+    settle_on(d,
+              Cause::kBatchTooLarge,
+              kLayersOrSteps,
+              "it failed in the first step, or in steps that gave back less than they kept: live "
+              "memory never fell far again");
+    say_of_few_steps(f, d);
+    return;
+  }
   settle_on(d,
             Cause::kBatchTooLarge,
             pure_growth ? 0.65 : 0.8,
@@ -141,14 +205,7 @@ void name_start(const Failure& f, const Signals& s, Diagnosis* d) {
                  : s.base_share > 1
                      ? "more than what is live now was there before the step, and "
                      : percent(s.base_share) + " of what is live was there before the step, and ") +
-                "no step was ever complete");
-}
-
-// Are the rises and falls whole units of work? The layers of one first step, each with its temporaries, look
-// the same but for this: they are few, small, and nothing pauses between them.
-bool like_layers(const Failure& f, const Signals& s) {
-  return f.pauses && 2 * *f.pauses < s.cycles && s.cycles <= kMostLayers &&
-         s.work < kLayerAllocations * s.cycles;
+                "no fall of live memory tells of a complete step");
 }
 
 // A load with copies on the way, a pause, and one step that nothing parts: its growth is the load's and the step's.
@@ -166,18 +223,18 @@ void name_by_history(const Failure& f, const Signals& s, Diagnosis* d) {
   if (!from_nothing && !load_and_one_step(f, s) && grows(s, live)) {
     // One first step grows too, by what it saves; but it hardly allocates more than that.
     const Growth growth(f, s);
-    const bool layers = like_layers(f, s);
-    const bool repeated = s.cycles >= kRepeated && !layers;
+    const bool layers = f.pauses && like_layers(s.cycles, s.work, *f.pauses);
+    const bool repeated = (s.cycles >= kRepeated && !layers) || steps_came_again(f);
     if (repeated || growth.for_context() > (layers ? 1 : 0) || s.turnover >= kTurnover ||
         s.work >= kManyAllocations) {
-      name_growth(growth, s, d);
+      name_growth(f, growth, s, d);
       return;
     }
     may_be_growth =
         s.cycles >= 2 || (s.floors.consistency >= kStrictRise && s.work >= kStepsOrLayers);
   }
   if (may_be_growth) {
-    name_growth_of_few(s, d);
+    name_growth_of_few(f, s, d);
     return;
   }
   if (s.cycles < 2 || from_nothing) {

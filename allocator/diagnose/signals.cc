@@ -10,6 +10,8 @@ namespace {
 constexpr std::size_t kLeastUnits = 6;
 // New blocks explain a rise if each is at most this many times the largest request.
 constexpr double kLargestShare = 1.2;
+// What is made anew was allocated at least so many times as much as stayed.
+constexpr double kRemadeTurnover = 3;
 // Cycles are the units of the work if they cover one in so many parts of it.
 constexpr std::uint64_t kCovered = 4;
 // Next to every later low is higher.
@@ -79,7 +81,9 @@ void leave_first_third(std::vector<Stretch>* units) {
   }
   const std::uint64_t begin = units->front().allocations;
   const std::uint64_t third = begin + (units->back().allocations - begin) / 3;
-  const std::size_t by_number = units->size() / 3;
+  // A few steps must not become too few to tell anything of.
+  const std::size_t enough = units->size() > kLeastUnits ? units->size() - kLeastUnits : 0;
+  const std::size_t by_number = std::min(units->size() / 3, enough);
   std::size_t first = 0;
   while (first < by_number && (*units)[first].allocations < third) {
     ++first;
@@ -97,6 +101,18 @@ double rise_since_first(const Timeline& timeline, const Line& floors, const Stre
   const std::uint64_t first = timeline.cycles()[0].min_live;
   const double rise = last.min_live > first ? static_cast<double>(last.min_live - first) : 0;
   return std::min(rise, floors.slope * static_cast<double>(last.allocations - begin));
+}
+
+// By the most blocks that may be new: at a low some blocks of a step may live, or none. And what is made anew is
+// allocated many times over.
+bool same_blocks_are_larger(const Signals& s, const std::vector<Stretch>& units) {
+  const auto [fewest, most] =
+      std::minmax_element(units.begin(), units.end(), [](const Stretch& a, const Stretch& b) {
+        return a.low_blocks < b.low_blocks;
+      });
+  const auto new_blocks = static_cast<double>(most->low_blocks - fewest->low_blocks);
+  return s.turnover >= kRemadeTurnover &&
+         s.rise > new_blocks * kLargestShare * static_cast<double>(s.requests_largest);
 }
 
 bool on_another_scale_after_the_pause(const Timeline& timeline) {
@@ -176,10 +192,7 @@ Signals signals_of(const Timeline& timeline) {
   s.rise = s.floors.slope * (floors.back().x - floors.front().x);
   s.requests_rise = s.requests.slope * (requests.back().x - requests.front().x);
   s.base = units.front().min_live;
-  const double new_blocks =
-      static_cast<double>(units.back().low_blocks) - static_cast<double>(units.front().low_blocks);
-  s.same_blocks =
-      s.rise > std::max(new_blocks, 0.0) * kLargestShare * static_cast<double>(s.requests_largest);
+  s.same_blocks = same_blocks_are_larger(s, units);
   s.rise_units = s.units;
   const double since_first = rise_since_first(timeline, s.floors, units.back());
   if (s.floors.consistency >= kStrict && since_first > s.rise) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "diagnose/report.h"
+#include "simulate.h"
 
 namespace nofrag {
 namespace {
@@ -225,6 +226,35 @@ TEST(Classify, AnyNumbersGiveSoundAnswers) {
     const std::string text = short_report(d);
     ASSERT_LE(std::count(text.begin(), text.end(), '\n'), 2) << text;
     ASSERT_FALSE(full_report(f, d, {}).empty());
+  }
+}
+
+// Without a trace it is not known which blocks are whose.
+TEST(Classify, StepsThatKeepMoreThanTheyFreeAreNoCacheThatIsMadeAnew) {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    SimulatedJob job(seed);
+    const double model = job.uniform(10, 70);
+    const auto temporaries = static_cast<std::size_t>(job.uniform(4, 40));
+    const double kept = (80 - model) * static_cast<double>(kGiB.count()) / job.uniform(20, 400);
+    const auto step = static_cast<std::uint64_t>(kept * job.uniform(0.2, 0.9));
+    job.load(static_cast<std::uint64_t>(model * static_cast<double>(kGiB.count())), 64);
+    while (job.live() < (80 * kGiB).count()) {
+      const std::size_t before = job.blocks();
+      for (std::size_t i = 0; i < temporaries; ++i) {
+        job.alloc(step / temporaries + 4096 * i);
+      }
+      job.alloc(static_cast<std::uint64_t>(kept * job.uniform(0.7, 1.3)));
+      for (std::size_t i = 0; i < temporaries; ++i) {
+        job.free_at(before);
+      }
+    }
+    Failure f = failure(300, job.live() / kMiB.count(), 0, 0);
+    f.capacity = 80 * kGiB;
+    f.timeline = &job.timeline();
+    const Diagnosis d = classify(f);
+    for (const std::string& line : d.evidence) {
+      ASSERT_EQ(line.find("made anew"), std::string::npos) << "seed " << seed << ": " << line;
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "cli/explain/explain.h"
+#include "cli/explain/hindsight.h"
 
 namespace nofrag {
 namespace {
@@ -115,8 +116,10 @@ Explained trace_until(const Trace& trace, const FailedRequest& failed) {
   explained.kind = "trace";
   explained.timeline = std::make_unique<Timeline>();
   Walk walk(explained.timeline.get());
+  std::uint64_t base = 0;
   for (std::uint64_t i = 0; i < failed.event; ++i) {
     walk.play(trace.events[i]);
+    base = explained.timeline->live_at_first_churn() == 0 ? i + 1 : base;
   }
   explained.timeline->close_window(failed.time_us);
   Failure& f = explained.failure;
@@ -127,6 +130,10 @@ Explained trace_until(const Trace& trace, const FailedRequest& failed) {
   f.holders = walk.holders();
   f.growth_age = walk.growth_age();
   f.pauses = walk.pauses();
+  const Hindsight seen = look_back(trace, base, failed.event);
+  f.growth_kept = seen.growth_kept;
+  f.growth_larger = seen.growth_larger;
+  f.repeats = seen.repeats;
   return explained;
 }
 

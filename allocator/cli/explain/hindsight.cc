@@ -1,0 +1,191 @@
+#include "cli/explain/hindsight.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace nofrag {
+namespace {
+
+// What comes again came so often, and has at most so many events, for the search's sake.
+constexpr std::size_t kLeastRepeats = 3;
+constexpr std::size_t kLongest = 2048;
+// It is looked for among the last events, which hold some of the longest.
+constexpr std::size_t kSearched = 4 * kLongest;
+// Frees that begin before so many allocations are those of a load.
+constexpr std::uint64_t kAtOnce = 32;
+constexpr std::uint64_t kLeastWaitUs = 500;
+constexpr std::uint64_t kWaitOverUsual = 10;
+constexpr double kClearlyLarger = 1.1;
+// In so many repetitions one event may be another.
+constexpr std::size_t kOneOther = 10;
+
+std::vector<bool> freed_blocks(const Trace& trace, std::uint64_t begin, std::uint64_t end) {
+  std::vector<bool> freed(trace.allocations);
+  for (std::uint64_t i = begin; i < end; ++i) {
+    if (trace.events[i].is_free()) {
+      freed[trace.events[i].block] = true;
+    }
+  }
+  return freed;
+}
+
+// What is held beside the base.
+struct Held {
+  std::uint64_t bytes = 0;
+  std::uint64_t blocks = 0;
+  std::uint64_t kept = 0;  // bytes that are never freed
+
+  [[nodiscard]] double mean() const {
+    return static_cast<double>(bytes) / static_cast<double>(blocks);
+  }
+};
+
+// The middle is the lowest of the middle third, so that what a step holds for a moment is no growth.
+void compare_middle_with_end(const Trace& trace,
+                             std::uint64_t begin,
+                             std::uint64_t end,
+                             const std::vector<bool>& freed,
+                             Hindsight* found) {
+  Held now;
+  std::optional<Held> middle;
+  std::vector<bool> young(trace.allocations);
+  const std::uint64_t third = (end - begin) / 3;
+  for (std::uint64_t i = begin; i < end; ++i) {
+    const TraceEvent& event = trace.events[i];
+    if (!event.is_free()) {
+      young[event.block] = true;
+      now.bytes += event.size;
+      ++now.blocks;
+      now.kept += freed[event.block] ? 0 : event.size;
+    } else if (young[event.block]) {
+      now.bytes -= event.size;
+      --now.blocks;
+    }
+    const bool looked_at = i >= begin + third && i < end - third;
+    if (looked_at && (!middle || now.bytes < middle->bytes)) {
+      middle = now;
+    }
+  }
+  if (middle && middle->bytes > 0) {
+    found->growth_kept = static_cast<double>(middle->kept) / static_cast<double>(middle->bytes);
+    found->growth_larger = now.blocks > 0 && now.mean() >= kClearlyLarger * middle->mean();
+  }
+}
+
+// What an event is to the work: a block that stays may have any size.
+using Symbols = std::vector<std::uint64_t>;
+constexpr std::uint64_t kStays = 0;
+
+Symbols symbols_of(const Trace& trace,
+                   std::uint64_t begin,
+                   std::uint64_t end,
+                   const std::vector<bool>& freed) {
+  Symbols symbols;
+  symbols.reserve(end - begin);
+  for (std::uint64_t i = begin; i < end; ++i) {
+    const TraceEvent& event = trace.events[i];
+    const bool stays = !event.is_free() && !freed[event.block];
+    symbols.push_back(stays ? kStays : event.size * 2 + (event.is_free() ? 2 : 1));
+  }
+  return symbols;
+}
+
+bool is_allocation(std::uint64_t symbol) {
+  return symbol % 2 == 1;
+}
+
+// Do the last events come again every `period`? Without the last one, which was under way.
+bool comes_again(const Symbols& all, std::size_t period) {
+  const std::size_t end = all.size() - period;
+  const std::size_t searched = std::min(end, kSearched);
+  const std::size_t allowed = searched / period / kOneOther;
+  std::size_t others = 0;
+  for (std::size_t i = end - searched; i + period < end && others <= allowed; ++i) {
+    others += all[i] == all[i + period] ? 0U : 1U;
+  }
+  return others <= allowed;
+}
+
+// What the last whole one consists of.
+Repeats repetition(const Symbols& all, std::size_t period) {
+  const auto last = all.end() - static_cast<std::ptrdiff_t>(period);
+  const auto first = last - static_cast<std::ptrdiff_t>(period);
+  Repeats one;
+  one.temporaries = static_cast<std::uint64_t>(std::count_if(first, last, is_allocation));
+  one.allocations = one.temporaries + static_cast<std::uint64_t>(std::count(first, last, kStays));
+  return one;
+}
+
+// The shortest, so that two of it are not taken for one. As many blocks go as come, or it is a part of a long row of
+// equal ones.
+Repeats find_repeats(const Symbols& all) {
+  const std::size_t longest = std::min(kLongest, all.size() / kLeastRepeats);
+  for (std::size_t period = 2; period <= longest; ++period) {
+    if (!comes_again(all, period)) {
+      continue;
+    }
+    Repeats found = repetition(all, period);
+    if (found.temporaries == 0 || found.temporaries + found.allocations != period) {
+      continue;
+    }
+    std::size_t same = 0;
+    for (std::size_t i = 0; i + period < all.size(); ++i) {
+      same += all[i] == all[i + period] ? 1U : 0U;
+    }
+    found.times = 1 + same / period;
+    return found;
+  }
+  return {};
+}
+
+// Work begins with the first free; but where a load frees copies on the way, after the longest pause.
+std::uint64_t begin_of_work(const Trace& trace, std::uint64_t end) {
+  std::uint64_t first = 0;
+  while (first < end && !trace.events[first].is_free()) {
+    ++first;
+  }
+  if (first >= kAtOnce || end == 0) {
+    return first;
+  }
+  std::uint64_t longest = 0;
+  for (std::uint64_t i = first + 1; i < end; ++i) {
+    const std::uint64_t gap = trace.events[i].time_us - trace.events[i - 1].time_us;
+    if (gap > longest) {
+      longest = gap;
+      first = i;
+    }
+  }
+  return first;
+}
+
+// Gaps that stand out from the usual one, and are worth a wait.
+std::uint64_t count_waits(const Trace& trace, std::uint64_t first, std::uint64_t end) {
+  std::vector<std::uint64_t> gaps;
+  for (std::uint64_t i = first + 1; i < end; ++i) {
+    gaps.push_back(trace.events[i].time_us - trace.events[i - 1].time_us);
+  }
+  if (gaps.empty()) {
+    return 0;
+  }
+  const auto middle = gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() / 2);
+  std::nth_element(gaps.begin(), middle, gaps.end());
+  const std::uint64_t wait = std::max(kLeastWaitUs, kWaitOverUsual * *middle);
+  return static_cast<std::uint64_t>(
+      std::count_if(gaps.begin(), gaps.end(), [&](std::uint64_t gap) { return gap >= wait; }));
+}
+
+}  // namespace
+
+Hindsight look_back(const Trace& trace, std::uint64_t base, std::uint64_t end) {
+  Hindsight found;
+  const std::uint64_t first = begin_of_work(trace, end);
+  const std::vector<bool> freed = freed_blocks(trace, std::min(first, base), end);
+  if (base < end) {
+    compare_middle_with_end(trace, base, end, freed, &found);
+  }
+  found.repeats = find_repeats(symbols_of(trace, first, end, freed));
+  found.repeats.waits = found.repeats.times > 0 ? count_waits(trace, first, end) : 0;
+  return found;
+}
+
+}  // namespace nofrag
