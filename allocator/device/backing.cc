@@ -62,9 +62,11 @@ Bytes DeviceAllocator::Impl::growth_size(Bytes request) const {
   const bool half = 2 * reserved >= capacity();
   const bool end = 100 * reserved >= 85 * capacity();
   const bool several = streams.several();
-  const bool quarter = 4 * reserved >= capacity();
+  const bool at_first = (several ? 4 : 8) * reserved < capacity();
   const std::uint64_t coarser = several ? tuning.coarser : 1;
-  const std::uint64_t coarsest = several && !quarter ? tuning.coarsest : coarser;
+  const std::uint64_t coarsest = !at_first ? coarser
+                                 : several ? tuning.at_first_several
+                                           : tuning.at_first;
   const auto part = [this](Bytes size, std::uint64_t divisor) {
     return round_up(Bytes(size.count() / divisor), info.granularity);
   };

@@ -8,13 +8,13 @@ namespace {
 Tuning policy_numbers(Policy policy) {
   switch (policy) {
     case Policy::kLean:
-      return {4 * kMiB, 16 * kMiB, 1, 1, 0.0, 0, 500, 2000, 4000, 8};
+      return {4 * kMiB, 16 * kMiB, 1, 1, 1, 0.0, 0, 500, 2000, 4000, 8};
     case Policy::kFast:
-      return {64 * kMiB, 256 * kMiB, 1, 1, 0.05, 512, 0, 0, 0, 8};
+      return {64 * kMiB, 256 * kMiB, 1, 1, 1, 0.05, 512, 0, 0, 0, 8};
     case Policy::kBalanced:
       break;
   }
-  return {8 * kMiB, 32 * kMiB, 2, 5, 0.01, 512, 100, 300, 500, 8};
+  return {8 * kMiB, 32 * kMiB, 2, 2, 5, 0.01, 512, 100, 300, 500, 8};
 }
 
 }  // namespace
@@ -25,7 +25,8 @@ Tuning tuning_of(const Options& options, Bytes granularity) {
     tuning.handle = options.handle_size;
     tuning.largest = 4 * options.handle_size;
     tuning.coarser = 1;
-    tuning.coarsest = 1;
+    tuning.at_first = 1;
+    tuning.at_first_several = 1;
   }
   tuning.handle = round_up(tuning.handle, granularity);
   tuning.largest = std::max(tuning.handle, round_up(tuning.largest, granularity));

@@ -18,9 +18,10 @@ struct Tuning {
   // How many times larger both are while several streams share the memory: what streams pass on to each
   // other is mapped more often, and each handle costs.
   std::uint64_t coarser = 1;
-  // The same for what large requests of theirs are made of while less than a quarter is taken: most of their
-  // mappings serve a few blocks of gigabytes.
-  std::uint64_t coarsest = 1;
+  // How many times larger what large requests are made of is at first: of one stream while less than an eighth
+  // is taken, of several while less than a quarter is.
+  std::uint64_t at_first = 1;
+  std::uint64_t at_first_several = 1;
   // How far reserved memory may grow above the peak of allocated memory before free memory is composed.
   double slack = 0.0;
   // A small job may hold more beside it, the smaller it is: up to this share of the device (0: no more).

@@ -10,7 +10,8 @@ From one process to the next a step's time scatters by 5 to 10 % on a shared hos
 costs. Here the model, its data and the process are the same: only PyTorch's pointer to its allocator is
 switched, between turns of a few steps whose shapes are the same under both. Blocks go back to the allocator they are from.
 Prints for each job the milliseconds a step (median of the turns), nofrag over native (median of neighbours'
-ratios, and the middle half of them), of the sums of all turns, of the processor time of the whole process,
+ratios, and the middle half of them), of the sums of all turns, of the time until a turn's last kernel was queued (and what
+share of native's turns that is: what is less waits for the GPU), of the processor time of the whole process,
 allocations a step, the share of nofrag's turns that its driver calls take (which no noise hides), and the first ratio between
 native's own odd and even turns, which should be 1. Writes by_turns.json to $OUT (default build/by_turns). Where the
 core has no library for this PyTorch beside it, one is built. 77 without a GPU or PyTorch.
@@ -175,9 +176,10 @@ def spread(ratios):
 
 
 def measure(torch, nofrag, pointer, owners, step, turns, steps):
-    """{name: seconds of each turn}, {name: processor seconds of all}, allocations a step, and seconds of nofrag's
-    turns in the driver by kind of call."""
+    """{name: seconds of each turn}, {name: processor seconds of all}, {name: seconds until all was queued},
+    seconds of nofrag's turns in the driver by kind of call, and allocations a step."""
     seconds, cpu, draws = {name: [] for name in owners}, dict.fromkeys(owners, 0.0), Draws(step)
+    queued = dict.fromkeys(owners, 0.0)
     in_driver = collections.Counter()
     draws.new_round()
     for name in ORDER * 2:
@@ -206,6 +208,7 @@ def measure(torch, nofrag, pointer, owners, step, turns, steps):
         started, processor = time.perf_counter(), time.process_time()
         for index in range(steps):
             step(index)
+        queued[name] += (time.perf_counter() - started) / steps
         torch.cuda.synchronize()
         seconds[name].append((time.perf_counter() - started) / steps)
         cpu[name] += time.process_time() - processor
@@ -215,7 +218,7 @@ def measure(torch, nofrag, pointer, owners, step, turns, steps):
     gc.enable()
     gc.unfreeze()
     made = nofrag.stats()["devices"][0]["allocations"] - before
-    return seconds, cpu, in_driver, made / (turns * 5 / 8) / (steps + 1)  # of a round's four turns two, and every other round's first pass
+    return seconds, cpu, queued, in_driver, made / (turns * 5 / 8) / (steps + 1)  # of a round's four turns two, and every other round's first pass
 
 
 def with_native_door(core):
@@ -269,17 +272,18 @@ def main():
         for owner in owners.values():
             pointer.value = owner
             torch.cuda.empty_cache()
-        seconds, cpu, in_driver, made = measure(torch, nofrag, pointer, owners, step, args.turns // len(ORDER) * len(ORDER), args.steps)
+        seconds, cpu, queued, in_driver, made = measure(torch, nofrag, pointer, owners, step, args.turns // len(ORDER) * len(ORDER), args.steps)
         native, ours = seconds["native"], seconds["nofrag"]
         result = {"native_ms": 1e3 * statistics.median(native), "nofrag_ms": 1e3 * statistics.median(ours),
                   "allocations_a_step": made, "ratio": spread([b / a for a, b in zip(native, ours)]),
                   "native_to_itself": spread([b / a for a, b in zip(native[::2], native[1::2])]),
                   "sum": sum(ours) / sum(native), "least": min(ours) / min(native), "processor": cpu["nofrag"] / cpu["native"],
+                  "queued": queued["nofrag"] / queued["native"], "queued_share": queued["native"] / sum(native),
                   "driver": {kind: spent / (sum(ours) * args.steps) for kind, spent in in_driver.items() if spent}}
         results[job] = result
         print(f"{job:12} native {result['native_ms']:8.3f} ms  nofrag {result['nofrag_ms']:8.3f} ms  {made:6.0f} allocations a step  ratio "
               f"{result['ratio']['median']:.4f} ({result['ratio']['quarter']:.4f} to {result['ratio']['three_quarters']:.4f}), of the sums "
-              f"{result['sum']:.4f}, processor {result['processor']:.4f}, driver {100 * sum(result['driver'].values()):.2f} %; "
+              f"{result['sum']:.4f}, queued {result['queued']:.4f} ({100 * result['queued_share']:.0f} %), processor {result['processor']:.4f}, driver {100 * sum(result['driver'].values()):.2f} %; "
               f"native to itself {result['native_to_itself']['median']:.4f}", flush=True)
         (out / "by_turns.json").write_text(json.dumps(results, indent=1) + "\n")
     pointer.value = owners["nofrag"]

@@ -2,7 +2,7 @@
 """The preload on a GPU: programs that do not know nofrag run with and without it, and must not see a difference.
 
 usage: preload_suite.py [--library LIBNOFRAG] [--only NAME,...] [--keep]
-NAME: where driver runtime ipc parallel libraries fragmentation jobs tools starts
+NAME: where driver runtime ipc parallel two-gpus libraries fragmentation jobs tools starts
 
 Builds its clients with the compilers found here (gcc, nvcc); what one of them needs and is not there is skipped
 and said. Prints a table; logs and results.json go to $OUT (default build/gpu-preload). Exit 1 if anything
@@ -56,6 +56,7 @@ class Suite:
         environment.pop("LD_PRELOAD", None)
         environment["PRELOAD_PLUGIN"] = str(self.bin / "libplugin.so")
         environment["NOFRAG_TORCH"] = "0"  # PyTorch's own allocator, whose segments the preload serves
+        environment.setdefault("CUDA_VISIBLE_DEVICES", "0")  # where there are more the preload leaves all to the driver
         if preload:
             environment["LD_PRELOAD"] = self.library
             environment["NOFRAG_CONF"] = conf
@@ -83,7 +84,7 @@ class Suite:
     def same(self, name, command, prefix="", documented=(), **options):
         """Runs it without and with the preload; the same lines (that begin with `prefix`) must come out.
         `documented`: (line without, line with), differences that docs/preload.md states; no others are accepted."""
-        may_not_work_here = options.pop("may_not_work_here", False)
+        may_not_work_here, says = options.pop("may_not_work_here", False), options.pop("says", None)
         plain = self.run(name, command, False, **options)
         ours = self.run(name, command, True, **options)
         if plain[0] == SKIPPED:
@@ -107,8 +108,10 @@ class Suite:
         if len(differences) > 4:
             problems.append(f"{len(differences)} lines differ")
         said = [line for line in ours[2].splitlines() if line.startswith("nofrag:")]
-        if said:
+        if says is None and said:
             problems.append("it said: " + said[0])
+        if says is not None and (len(said) != 1 or says not in said[0]):
+            problems.append(f"it did not say once '{says}'")
         known = len(unequal) - len(differences)
         self.check(name, not problems, "; ".join(problems) or f"{len(lines[0]) - known} lines the same"
                    + (f", {known} different as documented" if known else ""))
@@ -200,6 +203,12 @@ class Suite:
         outputs = [program.communicate(timeout=200) for program in programs]
         self.check("two processes at once", all(text == reference for text, _ in outputs), "")
 
+    def two_gpus(self):
+        if self.build_cuda("two_gpus", "two_gpus", "-cudart", "static"):
+            both = {"CUDA_VISIBLE_DEVICES": "0,1"}
+            self.same("two GPUs", [self.bin / "two_gpus"], says="this process sees 2 GPUs", **both)
+            self.same("two GPUs, preload:vmm", [self.bin / "two_gpus", "peers"], conf="preload:vmm", **both)
+
     def libraries(self):
         if not self.build_cuda("library_loop", "library_loop", "-cudart", "static"):
             return
@@ -283,7 +292,7 @@ class Suite:
         self.check("start of /bin/true", more < 3, f"{more:.2f} ms more (at most 3)")
 
 
-PARTS = ["where", "driver", "runtime", "ipc", "parallel", "libraries", "fragmentation", "jobs", "tools", "starts"]
+PARTS = ["where", "driver", "runtime", "ipc", "parallel", "two-gpus", "libraries", "fragmentation", "jobs", "tools", "starts"]
 
 
 def main():
@@ -304,7 +313,7 @@ def main():
         if suite.build_clients():
             for part in wanted:
                 begin = time.time()
-                getattr(suite, part)()
+                getattr(suite, part.replace("-", "_"))()
                 print(f"-- {part}: {time.time() - begin:.0f} s", flush=True)
     finally:
         if not args.keep:
