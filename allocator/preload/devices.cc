@@ -9,6 +9,7 @@
 #include "preload/ipc/imports.h"
 #include "preload/memory.h"
 #include "preload/mode.h"
+#include "runtime/log.h"
 
 namespace nofrag::preload {
 namespace {
@@ -98,10 +99,11 @@ Service decide_service(int device) {
   int count = 0;
   if (options().preload == PreloadMode::kAuto && real().device_count(&count) == CUDA_SUCCESS &&
       count > 1) {
-    say("this process sees %d GPUs, between which programs copy as nofrag's memory does not allow; "
-        "the driver "
-        "serves alone (show it one: CUDA_VISIBLE_DEVICES; or say preload:vmm)",
-        count);
+    if (first_time(OnceMessage::kSeveralGpus)) {
+      say("this process sees %d GPUs, between which programs copy as nofrag's memory does not "
+          "allow; the driver serves alone (show it one: CUDA_VISIBLE_DEVICES; or say preload:vmm)",
+          count);
+    }
     return Service::kNative;
   }
   const int kept = Process::instance().kept_ranges();

@@ -20,6 +20,7 @@ enum class OnceMessage : unsigned char {
   kFreeAfterFork,
   kForeignFree,
   kNoException,
+  kSeveralGpus,
   kCount,
 };
 // True the first time in this process.

@@ -159,6 +159,8 @@ class Semantics(unittest.TestCase):
     def test_several_gpus_are_the_drivers(self):
         self.same("dlsym", FAKE_CUDA_DEVICES="2", said="sees 2 GPUs")
         self.same("dlsym", FAKE_CUDA_DEVICES="2", conf="preload:vmm")
+        self.same("dlsym", "second", FAKE_CUDA_DEVICES="2", said="sees 2 GPUs")  # once, not for each
+        self.same("dlsym", "second", FAKE_CUDA_DEVICES="2", conf="preload:vmm")
 
     def test_a_gpu_without_virtual_memory(self):
         self.same("dlsym", FAKE_CUDA_NO_VMM="1", said="no virtual memory")

@@ -2,7 +2,7 @@
 // and write the other's memory, before and after peer access was switched on, and frees while the other device is current.
 // Prints a line a fact; with and without the preload they must be the same. 77 with fewer than two GPUs.
 //
-// usage: two_gpus [peers]     peers: without the copies before peer access
+// usage: two_gpus [own]     own: without what needs memory that was allocated before peer access to be the other's too
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -52,7 +52,9 @@ std::uint32_t* words_on(int device, std::uint32_t seed) {
 long long wrong_words(int device, const std::uint32_t* words, std::uint32_t seed) {
   cudaSetDevice(device);
   unsigned* wrong = nullptr;
-  cudaMallocManaged(&wrong, 4);
+  if (const cudaError_t refused = cudaMallocManaged(&wrong, 4); refused != cudaSuccess) {
+    return -static_cast<long long>(refused);
+  }
   *wrong = 0;
   count_wrong<<<256, 256>>>(words, kWords, seed, wrong);
   const cudaError_t done = cudaDeviceSynchronize();
@@ -84,14 +86,14 @@ void copies() {
   say("free of the first's", cudaFree(one));
 }
 
-void peers(std::vector<std::uint32_t*>& before) {
+void peers(std::vector<std::uint32_t*>& before, bool own) {
   for (int device = 0; device < 2; ++device) {
     cudaSetDevice(device);
     say("peer access on", cudaDeviceEnablePeerAccess(1 - device, 0));
     say("twice", cudaDeviceEnablePeerAccess(1 - device, 0));
     cudaGetLastError();
   }
-  for (int device = 0; device < 2; ++device) {
+  for (int device = 0; device < 2 && !own; ++device) {
     say("allocated before, read by the other",
         wrong_words(1 - device, before[device], 10 + device));
   }
@@ -123,7 +125,8 @@ int main(int argc, char** argv) {
     std::printf("needs two GPUs\n");
     return 77;
   }
-  if (argc < 2 || std::strcmp(argv[1], "peers") != 0) {
+  const bool own = argc > 1 && std::strcmp(argv[1], "own") == 0;
+  if (!own) {
     copies();
   }
   cudaDeviceCanAccessPeer(&able, 0, 1);
@@ -134,7 +137,7 @@ int main(int argc, char** argv) {
     cudaDeviceSynchronize();
     cudaSetDevice(1);
     cudaDeviceSynchronize();
-    peers(before);
+    peers(before, own);
   }
   for (int device = 0; device < 2; ++device) {
     cudaSetDevice(device);

@@ -1,7 +1,7 @@
 /* What a program can see of cuMemAlloc and its relations, one line a finding, no addresses: two runs, with and
  * without the preload, must print the same. Runs on the fake driver and on a GPU.
  *
- * usage: suite WAY [GROUP...]     groups: see the table at the end; none = all but reset and release */
+ * usage: suite WAY [GROUP...]     groups: see the table at the end; none = all but reset, release and second */
 #include <stdio.h>
 #include <string.h>
 
@@ -355,6 +355,23 @@ static void release(void) {
   line("free", cu.free(p));
 }
 
+/* The second device beside the first: memory of each, freed while the other is the current one. */
+static void second(void) {
+  CUcontext other = NULL;
+  CUdeviceptr here = 0;
+  CUdeviceptr there = 0;
+  line("retain", cu.retain(&other, 1));
+  line("alloc on the first", cu.alloc(&here, 3 * MIB));
+  line("set current", cu.set_current(other));
+  line("alloc on the second", cu.alloc(&there, 5 * MIB));
+  line("free of the first's", cu.free(here));
+  line("again", cu.free(here));
+  line("set current", cu.set_current(context));
+  line("free of the second's", cu.free(there));
+  line("again", cu.free(there));
+  line("release", cu.release(1));
+}
+
 int main(int count, char** words) {
   static const struct {
     const char* name;
@@ -370,7 +387,8 @@ int main(int count, char** words) {
                 {"contexts", contexts, 0},
                 {"captures", captures, 0},
                 {"reset", reset, 1},
-                {"release", release, 1}};
+                {"release", release, 1},
+                {"second", second, 1}};
   if (count < 2) {
     fprintf(stderr, "usage: suite WAY [GROUP...]\n");
     return 2;
