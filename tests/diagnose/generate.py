@@ -308,6 +308,24 @@ def leak_like_layers(seed):
     return keep_more_than_is_freed(job, steps, job.random.randint(4, 40) if few else job.random.randint(1, 3), 0)
 
 
+def step_after_warm_up(seed):
+    """Hundreds of small temporaries, and then one step of fewer layers than would tell steps from layers."""
+    job = Job(seed)
+    pick = job.random
+    load(job, [40 * GIB // 64] * 64)
+    job.wait(pick.choice([0, 1_000_000]))
+    for _ in range(pick.randint(550, 1500)):
+        job.temporary(MIB)
+    layers, temporaries, blocks_kept = pick.randint(20, 90), pick.randint(4, 8), pick.randint(1, 5)
+    for _ in range(layers):
+        blocks = [job.alloc(20 * MIB + 4096 * i) for i in range(temporaries)]
+        for _ in range(blocks_kept):
+            job.alloc(40 * GIB / layers / blocks_kept)
+        for block in blocks:
+            job.free(block)
+    return job.text(), job.peak - 100 * MIB
+
+
 def fragmentation(seed):
     """Enough free memory in pieces, for an allocator that keeps segments whole."""
     job = Job(seed)
@@ -332,6 +350,6 @@ def fragmentation(seed):
 
 CAUSES = {f.__name__: f for f in (model_too_large, batch_too_large, kv_cache_growth, leak, fragmentation)}
 # Further runs of a cause.
-MORE = [("leak", long_leak), ("leak", leak_of_large_results)]
+MORE = [("leak", long_leak), ("leak", leak_of_large_results), ("batch_too_large", step_after_warm_up)]
 # A leak, of which no trace can show that it is not one step of a batch that is too large.
 UNTOLD = [leak_like_layers]

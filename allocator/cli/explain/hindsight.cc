@@ -18,6 +18,8 @@ constexpr std::uint64_t kWaitOverUsual = 10;
 constexpr double kClearlyLarger = 1.1;
 // In so many repetitions one event may be another.
 constexpr std::size_t kOneOther = 10;
+// The rest of one, and something else.
+constexpr std::size_t kMostBetween = 2;
 
 std::vector<bool> freed_blocks(const Trace& trace, std::uint64_t begin, std::uint64_t end) {
   std::vector<bool> freed(trace.allocations);
@@ -116,23 +118,64 @@ Repeats repetition(const Symbols& all, std::size_t period) {
   return one;
 }
 
+// A value that differs for what consists of other symbols, in whatever order.
+std::uint64_t mixed(std::uint64_t symbol) {
+  constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15;
+  const std::uint64_t once = (symbol + 1) * kOdd;
+  return (once ^ (once >> 32)) * kOdd;
+}
+
+std::uint64_t sum_of(const Symbols& all, std::size_t first, std::size_t period) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = first; i < first + period; ++i) {
+    sum += mixed(all[i]);
+  }
+  return sum;
+}
+
+// A period of the work, and the stretch up to the end in which it came again.
+struct Run {
+  Repeats one;
+  std::size_t first = 0;
+};
+
+// Backward from the end, as long as there is the same in it as in the last whole one. Something else may come between
+// two, but hardly more than one takes: beyond it lies other work.
+void count_run(const Symbols& all, std::size_t period, Run* run) {
+  const std::uint64_t same = sum_of(all, all.size() - 2 * period, period);
+  std::uint64_t here = sum_of(all, all.size() - period, period);
+  std::size_t skipped = 0;
+  std::size_t end = all.size();
+  while (end >= period && skipped <= kMostBetween * period) {
+    if (here != same) {
+      ++skipped;
+      --end;
+      here -= mixed(all[end]);
+      here += end >= period ? mixed(all[end - period]) : 0;
+      continue;
+    }
+    ++run->one.times;
+    skipped = 0;
+    end -= period;
+    run->first = end;
+    here = end >= period ? sum_of(all, end - period, period) : 0;
+  }
+}
+
 // The shortest, so that two of it are not taken for one. As many blocks go as come, or it is a part of a long row of
 // equal ones.
-Repeats find_repeats(const Symbols& all) {
+Run find_run(const Symbols& all) {
   const std::size_t longest = std::min(kLongest, all.size() / kLeastRepeats);
   for (std::size_t period = 2; period <= longest; ++period) {
     if (!comes_again(all, period)) {
       continue;
     }
-    Repeats found = repetition(all, period);
-    if (found.temporaries == 0 || found.temporaries + found.allocations != period) {
+    Run found;
+    found.one = repetition(all, period);
+    if (found.one.temporaries == 0 || found.one.temporaries + found.one.allocations != period) {
       continue;
     }
-    std::size_t same = 0;
-    for (std::size_t i = 0; i + period < all.size(); ++i) {
-      same += all[i] == all[i + period] ? 1U : 0U;
-    }
-    found.times = 1 + same / period;
+    count_run(all, period, &found);
     return found;
   }
   return {};
@@ -183,8 +226,9 @@ Hindsight look_back(const Trace& trace, std::uint64_t base, std::uint64_t end) {
   if (base < end) {
     compare_middle_with_end(trace, base, end, freed, &found);
   }
-  found.repeats = find_repeats(symbols_of(trace, first, end, freed));
-  found.repeats.waits = found.repeats.times > 0 ? count_waits(trace, first, end) : 0;
+  const Run run = find_run(symbols_of(trace, first, end, freed));
+  found.repeats = run.one;
+  found.repeats.waits = run.one.times > 0 ? count_waits(trace, first + run.first, end) : 0;
   return found;
 }
 
