@@ -33,6 +33,9 @@ constexpr std::uint64_t kDoubtful = 3;
 // With fewer blocks that go, what comes again may be a weight and what it was cast from, or a part of a layer.
 constexpr std::uint64_t kLeastTemporaries = 4;
 constexpr std::uint64_t kMostLayers = 96;
+// Experts, or a very deep model: rare enough that a leak is the better guess.
+constexpr std::uint64_t kMostParts = 1024;
+constexpr double kPartsOrSteps = 0.65;
 constexpr std::uint64_t kLayerAllocations = 96;
 constexpr std::uint64_t kManyAllocations = 20000;
 // Less than this is one step's, or a load's.
@@ -102,8 +105,15 @@ struct Growth {
 
 // Are so many units of work the layers of one first step, each with its temporaries? They look like whole ones but for
 // this: they are few, small, and nothing pauses between them.
+bool like_parts(std::uint64_t units,
+                std::uint64_t allocations,
+                std::uint64_t pauses,
+                std::uint64_t most) {
+  return 2 * pauses < units && units <= most && allocations < kLayerAllocations * units;
+}
+
 bool like_layers(std::uint64_t units, std::uint64_t allocations, std::uint64_t pauses) {
-  return 2 * pauses < units && units <= kMostLayers && allocations < kLayerAllocations * units;
+  return like_parts(units, allocations, pauses, kMostLayers);
 }
 
 // The same allocations and frees came again, too often or with too many pauses for that.
@@ -111,6 +121,16 @@ bool steps_came_again(const Failure& f) {
   const Repeats& same = f.repeats;
   return same_work(f, kRepeated) &&
          !like_layers(same.times, same.times * same.allocations, same.waits);
+}
+
+// They came again so often, but one step of a model of many like parts would too.
+bool steps_or_parts(const Failure& f, const Signals& s) {
+  const Repeats& same = f.repeats;
+  const std::uint64_t allocations = same.times * same.allocations;
+  const bool units_are_steps =
+      s.cycles >= kRepeated && f.pauses && !like_parts(s.cycles, s.work, *f.pauses, kMostParts);
+  return steps_came_again(f) && like_parts(same.times, allocations, same.waits, kMostParts) &&
+         !units_are_steps;
 }
 
 // It may have been more than one step.
@@ -142,9 +162,19 @@ void name_growth(const Failure& f, const Growth& growth, const Signals& s, Diagn
     }
     return;
   }
-  settle_on(d, Cause::kLeak, growth.stays ? 0.85 : 0.7, rise + ", while the requests did not grow");
+  const bool parts = steps_or_parts(f, s);
+  settle_on(d,
+            Cause::kLeak,
+            parts          ? kPartsOrSteps
+            : growth.stays ? 0.85
+                           : 0.7,
+            rise + ", while the requests did not grow");
   if (steps_came_again(f)) {
     d->evidence.push_back(came_again(f));
+  }
+  if (parts) {
+    d->evidence.emplace_back(
+        "one step of a model of so many like parts (layers, experts) would look the same");
   }
   if (growth.stays) {
     d->evidence.emplace_back(

@@ -20,6 +20,9 @@ MADE_ANEW = "made anew"
 # What a verdict says that may be another's: how sure it may be at most, and the words that name the other.
 UNSURE = 0.5
 MAY_BE_A_LEAK = "it is a leak if"
+# The other way round, where there are many parts.
+UNSURE_LEAK = 0.65
+MAY_BE_A_STEP = "of so many like parts (layers, experts) would look the same"
 
 
 def main():
@@ -37,10 +40,11 @@ def main():
                 verdict = judge(arguments.nofrag, cause, seed, of_run(path, make(seed)), "", right, runs, wrong)
                 if cause != "kv_cache_growth" and MADE_ANEW in " ".join(verdict["evidence"]):
                     untrue.append(f"{make.__name__}, seed {seed}: {verdict['evidence']}")
-        for make in generate.UNTOLD:
+        doubts = [(make, may_be_a_leak) for make in generate.UNTOLD]
+        for make, doubted in doubts + [(make, may_be_a_step) for make in generate.STEP_UNTOLD]:
             for seed in seeds:
                 verdict = explain(arguments.nofrag, "", *of_run(path, make(seed)))
-                if not may_be_a_leak(verdict):
+                if not doubted(verdict):
                     untrue.append(f"{make.__name__}, seed {seed}: said {verdict['cause']} ({verdict['confidence']}): "
                                   f"{verdict['evidence']}")
     for cause, make in messages.CAUSES.items():
@@ -71,6 +75,13 @@ def may_be_a_leak(verdict):
     if verdict["cause"] == "batch_too_large":
         return verdict["confidence"] <= UNSURE and any(MAY_BE_A_LEAK in line for line in verdict["evidence"])
     return verdict["cause"] == "leak"
+
+
+def may_be_a_step(verdict):
+    """For what is one step: a leak is no more than a doubt, or said with it."""
+    if verdict["cause"] == "leak":
+        return verdict["confidence"] <= UNSURE_LEAK and any(MAY_BE_A_STEP in line for line in verdict["evidence"])
+    return verdict["cause"] == "batch_too_large"
 
 
 def judge(program, cause, seed, arguments, text, right, runs, wrong):

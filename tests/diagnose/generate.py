@@ -326,6 +326,22 @@ def step_after_warm_up(seed):
     return job.text(), job.peak - 100 * MIB
 
 
+def step_of_many_parts(seed):
+    """One step of a deep model, or of one with many experts: more parts than most have layers."""
+    job = Job(seed)
+    pick = job.random
+    load(job, [40 * GIB // 300] * 300)
+    job.wait(1_000_000)
+    parts, temporaries, blocks_kept = pick.randint(120, 1000), pick.randint(4, 8), pick.randint(1, 3)
+    for _ in range(parts):
+        blocks = [job.alloc(20 * MIB + 4096 * i) for i in range(temporaries)]
+        for _ in range(blocks_kept):
+            job.alloc(38 * GIB / parts / blocks_kept)
+        for block in blocks:
+            job.free(block)
+    return job.text(), job.peak - 100 * MIB
+
+
 def fragmentation(seed):
     """Enough free memory in pieces, for an allocator that keeps segments whole."""
     job = Job(seed)
@@ -353,3 +369,5 @@ CAUSES = {f.__name__: f for f in (model_too_large, batch_too_large, kv_cache_gro
 MORE = [("leak", long_leak), ("leak", leak_of_large_results), ("batch_too_large", step_after_warm_up)]
 # A leak, of which no trace can show that it is not one step of a batch that is too large.
 UNTOLD = [leak_like_layers]
+# One step, of which no trace can show that it is not a leak.
+STEP_UNTOLD = [step_of_many_parts]
