@@ -247,9 +247,10 @@ bool load_and_one_step(const Failure& f, const Signals& s) {
 void name_by_history(const Failure& f, const Signals& s, Diagnosis* d) {
   const Bytes live = f.live.value_or(Bytes(f.timeline->live()));
   bool may_be_growth = false;
-  // Copies on the way are rises and falls too, but they begin with the load.
+  // Copies on the way are rises and falls too, but they begin with the load, and each leaves a block.
+  const bool steps = steps_came_again(f) && f.repeats.allocations < 2 * f.repeats.temporaries;
   const bool from_nothing =
-      s.at_once && s.base_share < kNoBase && s.freed_share < kMostlyFreed && !s.stepped;
+      s.at_once && s.base_share < kNoBase && s.freed_share < kMostlyFreed && !s.stepped && !steps;
   if (!from_nothing && !load_and_one_step(f, s) && grows(s, live)) {
     // One first step grows too, by what it saves; but it hardly allocates more than that.
     const Growth growth(f, s);

@@ -308,6 +308,24 @@ def leak_like_layers(seed):
     return keep_more_than_is_freed(job, steps, job.random.randint(4, 40) if few else job.random.randint(1, 3), 0)
 
 
+def leak_with_a_late_pause(seed):
+    """Equal steps that leave something, after a load with casts, and near the end the longest pause of all."""
+    job = Job(seed)
+    pick = job.random
+    load(job, [5 * GIB // 16] * 4, cast=True)
+    load(job, [5 * GIB // 16] * 60)
+    job.wait(1_000_000)
+    temporaries, kept, late = pick.randint(8, 16), pick.randint(200, 300) * MIB, pick.choice([1, 5, 20])
+    steps = 60 * GIB // kept
+    for step in range(steps):
+        blocks = [job.alloc(12 * MIB + 4096 * i) for i in range(temporaries)]
+        job.alloc(kept)
+        for block in blocks:
+            job.free(block)
+        job.wait(60_000_000 if step == steps - late else 3000)
+    return job.text(), job.peak - kept // 2
+
+
 def step_after_warm_up(seed):
     """Hundreds of small temporaries, and then one step of fewer layers than would tell steps from layers."""
     job = Job(seed)
@@ -366,7 +384,8 @@ def fragmentation(seed):
 
 CAUSES = {f.__name__: f for f in (model_too_large, batch_too_large, kv_cache_growth, leak, fragmentation)}
 # Further runs of a cause.
-MORE = [("leak", long_leak), ("leak", leak_of_large_results), ("batch_too_large", step_after_warm_up)]
+MORE = [("leak", long_leak), ("leak", leak_of_large_results), ("leak", leak_with_a_late_pause),
+        ("batch_too_large", step_after_warm_up)]
 # A leak, of which no trace can show that it is not one step of a batch that is too large.
 UNTOLD = [leak_like_layers]
 # One step, of which no trace can show that it is not a leak.

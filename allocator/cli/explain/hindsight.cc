@@ -13,6 +13,10 @@ constexpr std::size_t kLongest = 2048;
 constexpr std::size_t kSearched = 4 * kLongest;
 // Frees that begin before so many allocations are those of a load.
 constexpr std::uint64_t kAtOnce = 32;
+// Before the longest pause, the same so often, or more times than a load has layers, is no load.
+constexpr std::uint64_t kRepeated = 7;
+constexpr std::uint64_t kMostLayers = 96;
+constexpr std::uint64_t kLeastTemporaries = 4;
 constexpr std::uint64_t kLeastWaitUs = 500;
 constexpr std::uint64_t kWaitOverUsual = 10;
 constexpr double kClearlyLarger = 1.1;
@@ -97,9 +101,9 @@ bool is_allocation(std::uint64_t symbol) {
 }
 
 // Do the last events come again every `period`? Without the last one, which was under way.
-bool comes_again(const Symbols& all, std::size_t period) {
+bool comes_again(const Symbols& all, std::size_t period, std::size_t last) {
   const std::size_t end = all.size() - period;
-  const std::size_t searched = std::min(end, kSearched);
+  const std::size_t searched = std::min(end, last);
   const std::size_t allowed = searched / period / kOneOther;
   std::size_t others = 0;
   for (std::size_t i = end - searched; i + period < end && others <= allowed; ++i) {
@@ -162,12 +166,12 @@ void count_run(const Symbols& all, std::size_t period, Run* run) {
   }
 }
 
-// The shortest, so that two of it are not taken for one. As many blocks go as come, or it is a part of a long row of
+// Of what the last so many events show, the shortest, so that two of it are not taken for one. As many blocks go as come, or it is a part of a long row of
 // equal ones.
-Run find_run(const Symbols& all) {
-  const std::size_t longest = std::min(kLongest, all.size() / kLeastRepeats);
+Run find_run(const Symbols& all, std::size_t last) {
+  const std::size_t longest = std::min({kLongest, all.size() / kLeastRepeats, last / 2});
   for (std::size_t period = 2; period <= longest; ++period) {
-    if (!comes_again(all, period)) {
+    if (!comes_again(all, period, last)) {
       continue;
     }
     Run found;
@@ -179,26 +183,6 @@ Run find_run(const Symbols& all) {
     return found;
   }
   return {};
-}
-
-// Work begins with the first free; but where a load frees copies on the way, after the longest pause.
-std::uint64_t begin_of_work(const Trace& trace, std::uint64_t end) {
-  std::uint64_t first = 0;
-  while (first < end && !trace.events[first].is_free()) {
-    ++first;
-  }
-  if (first >= kAtOnce || end == 0) {
-    return first;
-  }
-  std::uint64_t longest = 0;
-  for (std::uint64_t i = first + 1; i < end; ++i) {
-    const std::uint64_t gap = trace.events[i].time_us - trace.events[i - 1].time_us;
-    if (gap > longest) {
-      longest = gap;
-      first = i;
-    }
-  }
-  return first;
 }
 
 // Gaps that stand out from the usual one, and are worth a wait.
@@ -217,16 +201,52 @@ std::uint64_t count_waits(const Trace& trace, std::uint64_t first, std::uint64_t
       std::count_if(gaps.begin(), gaps.end(), [&](std::uint64_t gap) { return gap >= wait; }));
 }
 
+std::uint64_t after_longest_pause(const Trace& trace, std::uint64_t first, std::uint64_t end) {
+  std::uint64_t longest = 0;
+  for (std::uint64_t i = first + 1; i < end; ++i) {
+    const std::uint64_t gap = trace.events[i].time_us - trace.events[i - 1].time_us;
+    if (gap > longest) {
+      longest = gap;
+      first = i;
+    }
+  }
+  return first;
+}
+
+// Loads keep a block for each that goes; steps come again more often, or pause, and keep less.
+bool are_steps(const Repeats& same) {
+  return same.temporaries >= kLeastTemporaries && same.allocations < 2 * same.temporaries &&
+         (same.times > kMostLayers || (same.times >= kRepeated && 2 * same.waits >= same.times));
+}
+
+// Work begins with the first free; but where a load frees copies on the way, after the longest pause, unless steps were
+// done before it.
+std::uint64_t begin_of_work(const Trace& trace, std::uint64_t end, const std::vector<bool>& freed) {
+  std::uint64_t first = 0;
+  while (first < end && !trace.events[first].is_free()) {
+    ++first;
+  }
+  if (first >= kAtOnce || end == 0) {
+    return first;
+  }
+  const std::uint64_t pause = after_longest_pause(trace, first, end);
+  // The load is among these.
+  const Symbols before = symbols_of(trace, first, pause, freed);
+  Run run = find_run(before, std::min(kSearched, before.size() / 2));
+  run.one.waits = count_waits(trace, first + run.first, pause);
+  return are_steps(run.one) ? first + run.first : pause;
+}
+
 }  // namespace
 
 Hindsight look_back(const Trace& trace, std::uint64_t base, std::uint64_t end) {
   Hindsight found;
-  const std::uint64_t first = begin_of_work(trace, end);
-  const std::vector<bool> freed = freed_blocks(trace, std::min(first, base), end);
+  const std::vector<bool> freed = freed_blocks(trace, 0, end);
+  const std::uint64_t first = begin_of_work(trace, end, freed);
   if (base < end) {
     compare_middle_with_end(trace, base, end, freed, &found);
   }
-  const Run run = find_run(symbols_of(trace, first, end, freed));
+  const Run run = find_run(symbols_of(trace, first, end, freed), kSearched);
   found.repeats = run.one;
   found.repeats.waits = run.one.times > 0 ? count_waits(trace, first + run.first, end) : 0;
   return found;
