@@ -123,6 +123,8 @@ struct Failure {
   // Of what was held beside the base in the middle of the work, the share that was never freed; empty: not known.
   std::optional<double> growth_kept;
   bool growth_larger = false;  // the blocks of the growth are larger at the end than they were then
+  bool rise_kept =
+      false;  // what was held rose by what was never freed; what was replaced did not grow
   Repeats repeats;
 
   // Small blocks hold far more than themselves: what lies beside them would have served the request, and a good part

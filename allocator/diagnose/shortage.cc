@@ -83,7 +83,8 @@ bool same_work(const Failure& f, std::uint64_t least) {
 struct Growth {
   bool requests_grow = false;
   bool same_blocks = false;
-  bool larger = false;  // they are, and not only more
+  bool larger = false;    // they are, and not only more
+  bool replaced = false;  // beside what is made anew and does not grow, something stays
   bool stays = false;
   bool aged = false;  // it is known when it was allocated
 
@@ -96,6 +97,8 @@ struct Growth {
     // Who knows the blocks need not conclude from their number.
     same_blocks = f.growth_kept ? *f.growth_kept <= kKeptOfRemade : !aged && s.same_blocks;
     larger = !f.growth_kept || f.growth_larger;
+    replaced = same_blocks && f.rise_kept && !larger;
+    same_blocks = same_blocks && !replaced;
     stays = aged && *f.growth_age > kStays;
   }
   [[nodiscard]] int for_context() const {
@@ -179,6 +182,10 @@ void name_growth(const Failure& f, const Growth& growth, const Signals& s, Diagn
   if (growth.stays) {
     d->evidence.emplace_back(
         "what it grew by was allocated all along since the work began, and stays");
+  }
+  if (growth.replaced) {
+    d->evidence.emplace_back(
+        "it grew by what was never freed: what is replaced all the time did not grow");
   }
   d->evidence.emplace_back("(a cache that grows by equal pieces and never lets go looks the same)");
 }

@@ -326,6 +326,30 @@ def leak_with_a_late_pause(seed):
     return job.text(), job.peak - kept // 2
 
 
+def leak_beside_a_buffer(seed):
+    """A large buffer is replaced every step, or every few, by one of the same size; and something is kept."""
+    job = Job(seed)
+    pick = job.random
+    load(job, [GIB // 4] * pick.choice([40, 80]))
+    job.wait(1_000_000)
+    base, steps, temporaries = job.live, pick.randint(300, 900), pick.randint(10, 20)
+    every, parts, new_first = pick.choice([1, 1, 3, 7]), pick.randint(10, 30), seed % 3 > 0
+    kept = (78 * GIB - base - parts * GIB) // steps
+    held = []
+    for step in range(steps):
+        if step % every == 0:
+            fresh = [job.alloc(GIB) for _ in range(parts)] if new_first else []
+            for block in held:
+                job.free(block)
+            held = fresh or [job.alloc(GIB) for _ in range(parts)]
+        blocks = [job.alloc(64 * MIB + 4096 * i) for i in range(temporaries)]
+        for block in blocks:
+            job.free(block)
+        job.alloc(kept)
+        job.wait(20_000)
+    return job.text(), job.peak - 2 * kept
+
+
 def step_after_warm_up(seed):
     """Hundreds of small temporaries, and then one step of fewer layers than would tell steps from layers."""
     job = Job(seed)
@@ -385,6 +409,7 @@ def fragmentation(seed):
 CAUSES = {f.__name__: f for f in (model_too_large, batch_too_large, kv_cache_growth, leak, fragmentation)}
 # Further runs of a cause.
 MORE = [("leak", long_leak), ("leak", leak_of_large_results), ("leak", leak_with_a_late_pause),
+        ("leak", leak_beside_a_buffer),
         ("batch_too_large", step_after_warm_up)]
 # A leak, of which no trace can show that it is not one step of a batch that is too large.
 UNTOLD = [leak_like_layers]

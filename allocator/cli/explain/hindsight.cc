@@ -20,6 +20,8 @@ constexpr std::uint64_t kLeastTemporaries = 4;
 constexpr std::uint64_t kLeastWaitUs = 500;
 constexpr std::uint64_t kWaitOverUsual = 10;
 constexpr double kClearlyLarger = 1.1;
+// Of a rise, so much is nearly all.
+constexpr double kNearlyAll = 0.8;
 // In so many repetitions one event may be another.
 constexpr std::size_t kOneOther = 10;
 // The rest of one, and something else.
@@ -46,6 +48,18 @@ struct Held {
   }
 };
 
+void note_lower(const Held& now, std::optional<Held>* lowest) {
+  if (!*lowest || now.bytes < (*lowest)->bytes) {
+    *lowest = now;
+  }
+}
+
+bool rose_by_what_stays(const Held& before, const Held& after) {
+  return after.bytes > before.bytes && after.kept > before.kept &&
+         static_cast<double>(after.kept - before.kept) >=
+             kNearlyAll * static_cast<double>(after.bytes - before.bytes);
+}
+
 // The middle is the lowest of the middle third, so that what a step holds for a moment is no growth.
 void compare_middle_with_end(const Trace& trace,
                              std::uint64_t begin,
@@ -54,6 +68,8 @@ void compare_middle_with_end(const Trace& trace,
                              Hindsight* found) {
   Held now;
   std::optional<Held> middle;
+  std::optional<Held> early;  // of the second sixth
+  std::optional<Held> late;   // of the fourth
   std::vector<bool> young(trace.allocations);
   const std::uint64_t third = (end - begin) / 3;
   for (std::uint64_t i = begin; i < end; ++i) {
@@ -67,13 +83,18 @@ void compare_middle_with_end(const Trace& trace,
       now.bytes -= event.size;
       --now.blocks;
     }
-    const bool looked_at = i >= begin + third && i < end - third;
-    if (looked_at && (!middle || now.bytes < middle->bytes)) {
-      middle = now;
+    if (i >= begin + third && i < end - third) {
+      note_lower(now, &middle);
+      if (i >= begin + third + third / 2) {
+        note_lower(now, &late);
+      }
+    } else if (i >= begin + third / 2 && i < begin + third) {
+      note_lower(now, &early);
     }
   }
   if (middle && middle->bytes > 0) {
     found->growth_kept = static_cast<double>(middle->kept) / static_cast<double>(middle->bytes);
+    found->rise_kept = early && late && rose_by_what_stays(*early, *late);
     found->growth_larger = now.blocks > 0 && now.mean() >= kClearlyLarger * middle->mean();
   }
 }

@@ -17,6 +17,8 @@ struct Hindsight {
   std::optional<double> growth_kept;
   bool growth_larger =
       false;  // the mean block held so at the end is clearly larger than it was then
+  // What was held rose until then by what was never freed: what is replaced on the way did not grow.
+  bool rise_kept = false;
   Repeats repeats;
 };
 

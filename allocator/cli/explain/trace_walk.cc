@@ -133,6 +133,7 @@ Explained trace_until(const Trace& trace, const FailedRequest& failed) {
   const Hindsight seen = look_back(trace, base, failed.event);
   f.growth_kept = seen.growth_kept;
   f.growth_larger = seen.growth_larger;
+  f.rise_kept = seen.rise_kept;
   f.repeats = seen.repeats;
   return explained;
 }
