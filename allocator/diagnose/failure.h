@@ -72,7 +72,7 @@ struct HostShortage {
   std::vector<std::string> missing;
 };
 
-// The same allocations and frees that came again and again since the first free. All 0: not seen, or not known.
+// The same allocations and frees that came again and again up to the failure. All 0: not seen, or not known.
 struct Repeats {
   std::uint64_t times = 0;
   std::uint64_t allocations = 0;  // of each time
