@@ -137,7 +137,7 @@ nofrag_status on_pool(
 // What no cache of this thread serves.
 [[gnu::noinline]] static void* malloc_slowly(std::size_t size, int device, void* stream) {
   return allocate(size, device, [&](DeviceAllocator* allocator) {
-    return allocator->allocate(nofrag::Bytes(size), nofrag::to_stream(stream));
+    return allocator->allocate_uncached(nofrag::Bytes(size), nofrag::to_stream(stream));
   });
 }
 
@@ -160,7 +160,7 @@ void* nofrag_malloc_single(size_t size, int device, void* stream) noexcept {
 // What no cache of this thread takes. `owner` may be null.
 [[gnu::noinline]] static nofrag_status free_slowly(void* block, DeviceAllocator* owner) {
   if (owner != nullptr) {
-    const Errc code = owner->free(VirtAddr(block)).code();
+    const Errc code = owner->free_uncached(VirtAddr(block)).code();
     return code == Errc::kOk ? NOFRAG_OK : unknown_pointer(block);
   }
   Process& process = Process::instance();

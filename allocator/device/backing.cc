@@ -16,6 +16,8 @@ constexpr std::uint64_t kHandlesARequest = 4;
 // Once half is taken: the most that one handle may be of all there is, under small and large requests.
 constexpr std::uint64_t kSmallestShare = 1024;
 constexpr std::uint64_t kLargestShare = 256;
+// While there is plenty: the most that one of the largest is, unless it would be as large anyway.
+constexpr std::uint64_t kFirstShare = 500;
 // Below a twenty-fifth of what there is, memory does not run short soon.
 constexpr std::uint64_t kFarFromFullShare = 25;
 // What a small job may hold beside its peak: a share of the device less the second part of the peak, at most the first.
@@ -64,14 +66,15 @@ Bytes DeviceAllocator::Impl::growth_size(Bytes request) const {
   const bool several = streams.several();
   const bool at_first = (several ? 4 : 8) * reserved < capacity();
   const std::uint64_t coarser = several ? tuning.coarser : 1;
-  const std::uint64_t coarsest = !at_first ? coarser
-                                 : several ? tuning.at_first_several
-                                           : tuning.at_first;
+  const std::uint64_t coarsest = several ? tuning.at_first_several : tuning.at_first;
   const auto part = [this](Bytes size, std::uint64_t divisor) {
     return round_up(Bytes(size.count() / divisor), info.granularity);
   };
   Bytes least = part(coarser * tuning.handle, end ? 4 : half ? 2 : 1);
-  Bytes most = part(coarsest * tuning.largest, !half ? 1 : several ? 8 : 2);
+  Bytes most = part(coarser * tuning.largest, !half ? 1 : several ? 8 : 2);
+  if (at_first) {
+    most = std::max(most, std::min(coarsest * tuning.largest, part(capacity(), kFirstShare)));
+  }
   if (half) {
     // On a small device, or under a small limit, each handle is a larger part of what there is.
     least = std::min(least, part(capacity(), kSmallestShare));

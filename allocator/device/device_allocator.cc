@@ -127,19 +127,6 @@ void DeviceAllocator::feed_freed(Bytes size) {
   }
 }
 
-Result<VirtAddr> DeviceAllocator::allocate(Bytes size, StreamId stream) {
-  if (const VirtAddr kept = allocate_kept(size, stream); !kept.is_null()) {
-    return kept;
-  }
-  if (!impl_->caching.closed<Told::kListener>()) [[unlikely]] {
-    const VirtAddr kept = impl_->take_kept<Told::kListener>(size, stream);
-    if (!kept.is_null()) {
-      return kept;
-    }
-  }
-  return allocate_routed(size, stream, nullptr, Shape::kAny);
-}
-
 Result<VirtAddr> DeviceAllocator::allocate_in_pool(Bytes size, StreamId stream, PoolKey pool) {
   return allocate_routed(size, stream, &pool, Shape::kAny);
 }
@@ -251,13 +238,20 @@ void DeviceAllocator::Impl::note_allocated(Block* block, Pool& pool) {
 }
 
 Status DeviceAllocator::free(VirtAddr address) {
-  Impl& s = *impl_;
-  Freed freed = free_kept(address);
-  if (freed == Freed::kAskTheHeap && !s.caching.closed<Told::kListener>()) {
-    freed = s.keep<Told::kListener>(address);
+  const Freed freed = free_kept(address);
+  if (freed == Freed::kNobodys) {
+    return Errc::kUnknownPointer;
   }
-  if (freed != Freed::kAskTheHeap) {
-    return freed == Freed::kYes ? Status() : Status(Errc::kUnknownPointer);
+  return freed == Freed::kYes ? Status() : free_uncached(address);
+}
+
+Status DeviceAllocator::free_uncached(VirtAddr address) {
+  Impl& s = *impl_;
+  if (!s.caching.closed<Told::kListener>()) {
+    const Freed freed = s.keep<Told::kListener>(address);
+    if (freed != Freed::kAskTheHeap) {
+      return freed == Freed::kYes ? Status() : Status(Errc::kUnknownPointer);
+    }
   }
   const Lock lock(s.mutex);
   Block* block = s.blocks.find(address);

@@ -88,6 +88,9 @@ class DeviceAllocator {
   [[nodiscard]] VirtAddr allocate_kept(Bytes size, StreamId stream);
   enum class Freed : unsigned char { kYes, kNobodys, kAskTheHeap };  // kNobodys: it is free already
   [[nodiscard]] Freed free_kept(VirtAddr address);
+  // And the rest of them, for whoever has asked the cache.
+  Result<VirtAddr> allocate_uncached(Bytes size, StreamId stream);
+  Status free_uncached(VirtAddr address);
   Status record_stream(VirtAddr address, StreamId stream);
   // The live block that contains `address`, wherever in the block it points.
   Result<BlockInfo> find(VirtAddr address) const;

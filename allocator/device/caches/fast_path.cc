@@ -129,10 +129,11 @@ DeviceAllocator::Freed DeviceAllocator::Impl::keep(VirtAddr address) {
   if (!blocks.look(address, &seen.block, note_in(seen))) [[unlikely]] {
     seen = look_again(blocks, address);
   }
-  if (seen.nobodys) [[unlikely]] {
+  if (seen.block == nullptr) [[unlikely]] {
+    // Whose it is the heap knows.
+  } else if (seen.nobodys) [[unlikely]] {
     freed = Freed::kNobodys;
-  } else if (seen.block != nullptr &&
-             keep_block<kTold>(caching, device, *cache, *seen.block, seen.size_class)) [[likely]] {
+  } else if (keep_block<kTold>(caching, device, *cache, *seen.block, seen.size_class)) [[likely]] {
     freed = Freed::kYes;
   }
   cache->door.leave();
@@ -148,6 +149,23 @@ VirtAddr DeviceAllocator::allocate_kept(Bytes size, StreamId stream) {
 
 DeviceAllocator::Freed DeviceAllocator::free_kept(VirtAddr address) {
   return impl_->keep<Told::kNobody>(address);
+}
+
+Result<VirtAddr> DeviceAllocator::allocate(Bytes size, StreamId stream) {
+  if (const VirtAddr kept = allocate_kept(size, stream); !kept.is_null()) {
+    return kept;
+  }
+  return allocate_uncached(size, stream);
+}
+
+Result<VirtAddr> DeviceAllocator::allocate_uncached(Bytes size, StreamId stream) {
+  if (!impl_->caching.closed<Told::kListener>()) [[unlikely]] {
+    const VirtAddr kept = impl_->take_kept<Told::kListener>(size, stream);
+    if (!kept.is_null()) {
+      return kept;
+    }
+  }
+  return allocate_routed(size, stream, nullptr, Shape::kAny);
 }
 
 }  // namespace nofrag

@@ -169,16 +169,20 @@ TEST_F(SharingTest, GiantBlocksAreMadeOfLargeHandlesWhileThereIsPlenty) {
     std::erase_if(calls, [](const std::string& call) { return call.rfind("create ", 0) != 0; });
     return calls;
   };
-  start(64 * kGiB, Options{});
+  start(80 * kGiB, Options{});
   EXPECT_EQ(count(created(2 * kGiB, kA), "create 64"), 32) << "one stream so far";
   allocate(4 * kMiB, kB);
   EXPECT_GE(count(created(8 * kGiB, kB), "create 160"), 51);
   EXPECT_EQ(count(created(128 * kMiB, kA), "create 32"), 4) << "a quarter of the request";
-  ASSERT_FALSE(allocator_->allocate(6 * kGiB, kA).value().is_null());
+  ASSERT_FALSE(allocator_->allocate(10 * kGiB, kA).value().is_null());
   EXPECT_EQ(count(created(2 * kGiB, kB), "create 64"), 32) << "a quarter is taken";
-  start(64 * kGiB, Options{});
-  ASSERT_FALSE(allocator_->allocate(8 * kGiB, kA).value().is_null());
+  start(80 * kGiB, Options{});
+  ASSERT_FALSE(allocator_->allocate(10 * kGiB, kA).value().is_null());
   EXPECT_EQ(count(created(2 * kGiB, kA), "create 32"), 64) << "one stream has an eighth";
+  start(16 * kGiB, Options{});
+  allocate(4 * kMiB, kA);
+  allocate(4 * kMiB, kB);
+  EXPECT_EQ(count(created(2 * kGiB, kA), "create 64"), 32) << "a 500th of the device is less";
 }
 
 // One stream learns from markers only what may be unmapped, which it hardly ever needs while there is plenty.
