@@ -13,6 +13,7 @@ $OUT (default build/two_gpus). Exit 1 if a loss differs or a process fails; 77 w
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import socket
@@ -111,11 +112,14 @@ def work(args):
         for _ in range(args.steps):
             losses.append(step())
     devices = [args.rank] if args.job != "pipeline" else [0, 1]
+    assert all(math.isfinite(float(loss)) for loss in losses), "a loss that is no number"
+    if nofrag is not None:
+        served = {d["device"] for d in nofrag.stats()["devices"] if d["peak_live_bytes"] > 0}
+        assert served >= set(devices), f"nofrag served {served} of {devices}"
     exact = [float(loss).hex() for loss in losses]
     result = {"exact": exact, "digest": digest(), "seconds": time.perf_counter() - started,
               "live": [torch.cuda.max_memory_allocated(d) for d in devices],
-              "reserved": [torch.cuda.max_memory_reserved(d) for d in devices],
-              "allocators": None if nofrag is None else [d["device"] for d in nofrag.stats()["devices"]]}
+              "reserved": [torch.cuda.max_memory_reserved(d) for d in devices]}
     if args.job != "pipeline":
         torch.distributed.destroy_process_group()
     job.finish(result)
@@ -199,6 +203,8 @@ def main():
     unknown = [name for name in args.only.split(",") if name not in JOBS]
     if unknown:
         parser.error(f"no job {' '.join(unknown)}; jobs: {' '.join(JOBS)}")
+    if len(args.allocators.split(",")) < 2:
+        parser.error("--allocators: one alone has nothing to be compared with")
     asked = [sys.executable, "-c", "import sys, torch; sys.exit(torch.cuda.device_count() < 2)"]
     if subprocess.run(asked, stderr=subprocess.DEVNULL).returncode != 0:
         print("skipped: needs PyTorch and two GPUs")

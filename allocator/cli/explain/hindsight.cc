@@ -187,8 +187,8 @@ void count_run(const Symbols& all, std::size_t period, Run* run) {
   }
 }
 
-// Of what the last so many events show, the shortest, so that two of it are not taken for one. As many blocks go as come, or it is a part of a long row of
-// equal ones.
+// Of what the last so many events show, the shortest, so that two of it are not taken for one. As many blocks go as
+// come, or it is a part of a long row of equal ones.
 Run find_run(const Symbols& all, std::size_t last) {
   const std::size_t longest = std::min({kLongest, all.size() / kLeastRepeats, last / 2});
   for (std::size_t period = 2; period <= longest; ++period) {
