@@ -59,7 +59,7 @@ void* allocate(std::size_t size, int ordinal, Allocate call, const nofrag_pool* 
     nofrag::clear_last_error();
     return nullptr;
   }
-  DeviceAllocator* device = Process::instance().ready_device(ordinal);
+  DeviceAllocator* device = Process::ready_device(ordinal);
   if (device == nullptr) [[unlikely]] {
     const nofrag::Result<DeviceAllocator*> made = Process::instance().device(ordinal);
     if (!made) {
@@ -85,7 +85,7 @@ nofrag_status on_owner(const void* address, Call call) {
     return nofrag::to_status(process.start().code());
   }
   Errc code = Errc::kUnknownPointer;
-  if (DeviceAllocator* owner = process.owner(VirtAddr(address)); owner != nullptr) {
+  if (DeviceAllocator* owner = Process::owner(VirtAddr(address)); owner != nullptr) {
     code = call(owner);
   } else {
     for (int i = 0; i < Process::kMostDevices && code == Errc::kUnknownPointer; ++i) {
@@ -142,7 +142,7 @@ nofrag_status on_pool(
 }
 
 void* nofrag_malloc(size_t size, int device, void* stream) noexcept {
-  if (DeviceAllocator* ready = Process::instance().ready_device(device)) [[likely]] {
+  if (DeviceAllocator* ready = Process::ready_device(device)) [[likely]] {
     const VirtAddr kept = ready->allocate_kept(nofrag::Bytes(size), nofrag::to_stream(stream));
     if (!kept.is_null()) [[likely]] {
       return kept.pointer();
@@ -176,7 +176,7 @@ void* nofrag_malloc_single(size_t size, int device, void* stream) noexcept {
 }
 
 nofrag_status nofrag_free(void* block) noexcept {
-  DeviceAllocator* const owner = Process::instance().owner(VirtAddr(block));
+  DeviceAllocator* const owner = Process::owner(VirtAddr(block));
   if (owner != nullptr) [[likely]] {
     const DeviceAllocator::Freed freed = owner->free_kept(VirtAddr(block));
     if (freed == DeviceAllocator::Freed::kYes) [[likely]] {

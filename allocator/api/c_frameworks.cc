@@ -76,7 +76,7 @@ Result<DeviceAllocator*> owner_of(const void* address) {
   if (process.forked() || process.exiting()) {
     return process.start().error();
   }
-  DeviceAllocator* owner = process.owner(VirtAddr(address));
+  DeviceAllocator* owner = Process::owner(VirtAddr(address));
   if (owner == nullptr) {
     return nofrag::set_last_error(
         {Errc::kUnknownPointer}, "%p is not in a live block of nofrag", address);

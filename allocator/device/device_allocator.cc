@@ -90,7 +90,8 @@ DeviceAllocator::Impl::~Impl() {
   physical.release_spares();
 }
 
-DeviceAllocator::DeviceAllocator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DeviceAllocator::DeviceAllocator(std::unique_ptr<Impl> impl)
+    : impl_(std::move(impl)), space_(&impl_->space) {}
 DeviceAllocator::~DeviceAllocator() = default;
 
 Result<std::unique_ptr<DeviceAllocator>> DeviceAllocator::create(Driver& driver,
@@ -312,10 +313,6 @@ Result<BlockInfo> DeviceAllocator::find(VirtAddr address) const {
   }
   return BlockInfo{
       block->address, block->size, block->requested, block->clock->stream, block->pool->key};
-}
-
-bool DeviceAllocator::owns(VirtAddr address) const {
-  return impl_->space.contains(address);
 }
 
 Status DeviceAllocator::begin_allocate_to_pool(PoolKey pool, StreamFilter filter) {

@@ -35,6 +35,7 @@
 #include "device/frameworks/memory_span.h"
 #include "device/frameworks/memory_watch.h"
 #include "driver/driver.h"
+#include "range/address_space.h"
 
 namespace nofrag {
 
@@ -95,7 +96,7 @@ class DeviceAllocator {
   // The live block that contains `address`, wherever in the block it points.
   Result<BlockInfo> find(VirtAddr address) const;
   // Does the address lie in our address range (live or not)? Lock-free.
-  [[nodiscard]] bool owns(VirtAddr address) const;
+  [[nodiscard]] bool owns(VirtAddr address) const { return space_->contains(address); }
 
   // Our address range is never given back: when this object is gone nothing is mapped in it, and none of its
   // addresses comes again. How many bytes of addresses these are.
@@ -198,7 +199,8 @@ class DeviceAllocator {
   void feed_freed(Bytes size);
   void end_window();
   std::unique_ptr<Impl> impl_;
-  Timeline timeline_;  // Sync: impl_->mutex
+  const AddressSpace* space_;  // impl_'s
+  Timeline timeline_;          // Sync: impl_->mutex
 };
 
 }  // namespace nofrag

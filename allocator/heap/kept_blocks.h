@@ -89,51 +89,47 @@ class KeptBlocks {
     if (size > kLargestBinned) [[unlikely]] {
       return take_same(size, epoch);
     }
-    const std::uint32_t size_class = class_of(size);
-    Magazine& loaded = bins_[size_class].loaded;
-    if (Block* block = loaded.top; block != nullptr) [[likely]] {
-      const Bytes has = block->size;
-      // Within a class no block is an eighth larger than a request.
-      if (has == size || (has > size && fit != Fit::kExact)) [[likely]] {
-        loaded.top = block->next_kept;
-        block->drawn = loaded.drawn;
-        prefetch_to_write(block->some_kept);  // it may have to come from another processor
-        --loaded.count;
-        loaded.bytes -= has;
-        binned_bytes_ -= has;
-        return block;
-      }
+    Block* block = take_top(size, fit);
+    return block != nullptr ? block : take_other(class_of(size), size, fit);
+  }
+  // The same of the last one kept of its class only, and without a call. pre: size <= kLargestBinned.
+  Block* take_top(Bytes size, Fit fit) {
+    Magazine& loaded = bins_[class_of(size)].loaded;
+    Block* const block = loaded.top;
+    // Within a class no block is an eighth larger than a request.
+    if (block == nullptr || block->size < size || (block->size != size && fit == Fit::kExact))
+        [[unlikely]] {
+      return nullptr;
     }
-    return take_other(size_class, size, fit);
+    const Bytes has = block->size;
+    loaded.top = block->next_kept;
+    block->drawn = loaded.drawn;
+    prefetch_to_write(block->some_kept);  // it may have to come from another processor
+    --loaded.count;
+    loaded.bytes -= has;
+    binned_bytes_ -= has;
+    return block;
   }
   // pre: block->clock == clock, and it is of this class. At most `most` bytes are kept here, and as many in the
   // depot.
   bool put(Block* block, std::uint32_t size_class, Bytes most) {
-    NOFRAG_ASSERT(size_class == class_or_none(block->size), "a block of another class");
-    Magazine& loaded = bins_[size_class].loaded;
-    const Bytes size = block->size;
-    const bool full = loaded.count >= batch(size_class);
-    const bool over = binned_bytes_ + size > most;
-    // One branch: classes come in no order that a processor could learn.
-    if ((static_cast<unsigned>(full) | static_cast<unsigned>(over)) != 0 &&
-        !make_room(size_class, size, most)) [[unlikely]] {
-      return false;
-    }
-    note_used(size_class);
-    // Whoever took it has begun another magazine since, so that it has done with what it took next and this
-    // thread will probably get now. Any earlier the line would be fetched from under its hands.
-    if (static_cast<std::int8_t>(loaded.drawn - block->drawn) > 0) {
-      prefetch_to_write(block->some_kept);
-    }
-    block->next_kept = loaded.top;
-    block->some_kept = std::exchange(recent_[loaded.count % kAhead], block);
-    loaded.top = block;
-    ++loaded.count;
-    loaded.bytes += size;
-    binned_bytes_ += size;
-    return true;
+    return put_on_top(block, size_class, most) ||
+           (make_room(size_class, block->size, most) &&
+            push(block, size_class, bins_[size_class].loaded));
   }
   bool put(Block* block, Bytes most) { return put(block, class_of(block->size), most); }
+  // The same where there is room already, and without a call.
+  bool put_on_top(Block* block, std::uint32_t size_class, Bytes most) {
+    NOFRAG_ASSERT(size_class == class_or_none(block->size), "a block of another class");
+    Magazine& loaded = bins_[size_class].loaded;
+    const bool full = loaded.count >= batch(size_class);
+    const bool over = binned_bytes_ + block->size > most;
+    // One branch: classes come in no order that a processor could learn.
+    if ((static_cast<unsigned>(full) | static_cast<unsigned>(over)) != 0) [[unlikely]] {
+      return false;
+    }
+    return push(block, size_class, loaded);
+  }
   // The same for one larger than kLargestBinned.
   bool put_large(Block* block, Bytes most);
   // Half of what has most, the blocks that were kept first, until at most `left` bytes are in bins; as one
@@ -179,7 +175,7 @@ class KeptBlocks {
     std::uint8_t drawn = 0;  // from the depot, of this class, when this magazine was begun
     Bytes bytes;
   };
-  struct Bin {
+  struct alignas(64) Bin {  // a cache line
     Magazine loaded;
     Magazine full;
   };
@@ -205,6 +201,22 @@ class KeptBlocks {
   bool hand_over(std::uint32_t size_class, Magazine& leaving, Bytes most);
   static Block* older_half(Magazine& magazine);
 
+  bool push(Block* block, std::uint32_t size_class, Magazine& loaded) {
+    const Bytes size = block->size;
+    note_used(size_class);
+    // Whoever took it has begun another magazine since, so that it has done with what it took next and this
+    // thread will probably get now. Any earlier the line would be fetched from under its hands.
+    if (static_cast<std::int8_t>(loaded.drawn - block->drawn) > 0) {
+      prefetch_to_write(block->some_kept);
+    }
+    block->next_kept = loaded.top;
+    block->some_kept = std::exchange(recent_[loaded.count % kAhead], block);
+    loaded.top = block;
+    ++loaded.count;
+    loaded.bytes += size;
+    binned_bytes_ += size;
+    return true;
+  }
   // A byte, so that to say it takes one store.
   void note_used(std::uint32_t size_class) { used_[size_class] = 1; }
 

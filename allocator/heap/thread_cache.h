@@ -64,43 +64,52 @@ class alignas(128) ThreadCache {
 
   // Inside the door: what is kept for a stream, by either of its names.
   [[nodiscard]] KeptBlocks* of(StreamId stream) {
-    if (last_ != nullptr && last_->stream == stream) [[likely]] {
-      return last_;
-    }
-    return find_stream(stream);
+    KeptBlocks* kept = last_of(stream);
+    return kept != nullptr ? kept : find_stream(stream);
   }
   [[nodiscard]] KeptBlocks* of(const StreamClock* clock) {
-    if (last_ != nullptr && last_->clock == clock) [[likely]] {
-      return last_;
-    }
-    return find_clock(clock);
+    KeptBlocks* kept = last_of(clock);
+    return kept != nullptr ? kept : find_clock(clock);
+  }
+  // The same if it is the one that was asked for last, and without a call; else null.
+  [[nodiscard]] KeptBlocks* last_of(StreamId stream) const {
+    return last_ != nullptr && last_->stream == stream ? last_ : nullptr;
+  }
+  [[nodiscard]] KeptBlocks* last_of(const StreamClock* clock) const {
+    return last_ != nullptr && last_->clock == clock ? last_ : nullptr;
   }
   // Inside: the block's place and the thread's counters.
   void note_taken(Block& block, Bytes requested) {
-    const auto size = static_cast<std::int64_t>(block.size.count());
+    if (block.size > KeptBlocks::kLargestBinned) {
+      large_bytes.add(-static_cast<std::int64_t>(block.size.count()));
+    }
+    note_binned_taken(block, requested);
+  }
+  void note_kept(Block& block) {
+    if (block.size > KeptBlocks::kLargestBinned) {
+      large_bytes.add(static_cast<std::int64_t>(block.size.count()));
+    }
+    note_binned_kept(block);
+  }
+  // The same of blocks that are not too large for bins.
+  void note_binned_taken(Block& block, Bytes requested) {
     block.kept.store(false, std::memory_order_relaxed);
     block.requested = requested;
     counters.allocations.add(1);
     counters.requested_bytes.add(static_cast<std::int64_t>(requested.count()));
-    if (block.size > KeptBlocks::kLargestBinned) [[unlikely]] {
-      large_bytes.add(-size);
-    }
-    const std::int64_t kept = counters.kept_bytes.get() - size;
+    const std::int64_t kept =
+        counters.kept_bytes.get() - static_cast<std::int64_t>(block.size.count());
     counters.kept_bytes.set(kept);
     if (kept < counters.least_kept_bytes.get()) [[unlikely]] {
       counters.least_kept_bytes.set(kept);
     }
   }
-  void note_kept(Block& block) {
-    const auto size = static_cast<std::int64_t>(block.size.count());
+  void note_binned_kept(Block& block) {
     block.kept.store(true, std::memory_order_relaxed);
     counters.frees.add(1);
     counters.requested_bytes.add(-static_cast<std::int64_t>(block.requested.count()));
     block.requested = Bytes(0);
-    if (block.size > KeptBlocks::kLargestBinned) [[unlikely]] {
-      large_bytes.add(size);
-    }
-    counters.kept_bytes.add(size);
+    counters.kept_bytes.add(static_cast<std::int64_t>(block.size.count()));
   }
 
   // Under the device's lock, by the thread itself or with the door closed:

@@ -80,30 +80,27 @@ class AddressMap {
   template <typename Read>
   bool find_shared(VirtAddr key, T** value, Read&& read) const {
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
-      if (look(key, value, read)) {
-        return true;
+      const std::uint64_t before = version_.load(std::memory_order_acquire);
+      if (before % 2 == 0) {
+        *value = read_slot(slot_of(key.value()), read);
+        if (version_.load(std::memory_order_relaxed) == before) {
+          return true;
+        }
       }
     }
     return false;
   }
-  // The same with one look, which nearly always tells.
+  // The object, if one look tells and the newer table has it, which is so for most, without a call. Null: ask
+  // find_shared.
   template <typename Read>
-  bool look(VirtAddr key, T** value, Read&& read) const {
+  [[nodiscard]] T* look_once(VirtAddr key, Read&& read) const {
     const std::uint64_t before = version_.load(std::memory_order_acquire);
-    if (before % 2 != 0) [[unlikely]] {
-      return false;
+    const Table* newer = table();
+    if (newer == nullptr || before % 2 != 0) [[unlikely]] {
+      return nullptr;
     }
-    const Slot* slot = slot_of(key.value());
-    T* found = nullptr;
-    if (slot != nullptr) [[likely]] {
-      const std::uintptr_t tagged = slot->tagged.load(std::memory_order_acquire);
-      found = Table::object(tagged);
-      if (found != nullptr) [[likely]] {
-        read(*found, Table::tag(tagged));
-      }
-    }
-    *value = found;
-    return version_.load(std::memory_order_relaxed) == before;
+    T* const found = read_slot(newer->find(key.value()), read);
+    return version_.load(std::memory_order_relaxed) == before ? found : nullptr;
   }
 
   bool find_shared(VirtAddr key, T** value) const {
@@ -165,6 +162,16 @@ class AddressMap {
   [[nodiscard]] Table* table() const { return table_.load(std::memory_order_acquire); }
   [[nodiscard]] Table* old() const { return old_.load(std::memory_order_acquire); }
 
+  template <typename Read>
+  static T* read_slot(const Slot* slot, Read&& read) {
+    const std::uintptr_t tagged =
+        slot == nullptr ? 0 : slot->tagged.load(std::memory_order_acquire);
+    if (T* const found = Table::object(tagged); found != nullptr) [[likely]] {
+      read(*found, Table::tag(tagged));
+      return found;
+    }
+    return nullptr;
+  }
   [[nodiscard]] Slot* slot_of(std::uint64_t key) const {
     const Table* newer = table();
     Slot* slot = newer == nullptr ? nullptr : newer->find(key);

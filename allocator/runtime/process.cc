@@ -88,6 +88,8 @@ void say_if_plain(const DeviceAllocator& device, const Options& options) {
 
 }  // namespace
 
+constinit std::atomic<Process*> Process::ready_{nullptr};
+
 Process& Process::instance() {
   static Process* const process = new Process;
   return *process;
@@ -269,7 +271,7 @@ Status Process::start_locked(const char* conf) {
   }
   // After the driver has registered its own handlers: ours runs before them.
   std::atexit(&Process::at_exit);
-  phase_.store(kReady, std::memory_order_release);
+  enter(kReady);
   log_line(LogLevel::kInfo,
            "started on driver %s with %d device(s)",
            driver_->name().c_str(),
@@ -470,7 +472,7 @@ void Process::at_fork_child() {
     process.mutex_.unlock();
     return;
   }
-  process.phase_.store(kForked, std::memory_order_release);
+  process.enter(kForked);
   process.observer_.after_fork();
 }
 
@@ -480,6 +482,7 @@ void Process::at_exit() {
   const bool was_ready =
       process.phase_.compare_exchange_strong(ready, kExiting, std::memory_order_acq_rel);
   if (was_ready) {
+    process.enter(kExiting);
     process.observer_.stop();
     process.tracing_.stop_at_exit();
   }

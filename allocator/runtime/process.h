@@ -10,7 +10,7 @@
 // an explicit init, or by nothing else (implicit starts repeat the first answer).
 // Fork: in a child of a process that had started, every call fails with kForked.
 // Exit: when exit handlers run, `stats:exit` is printed, and later calls fail with kExiting.
-// Cost: after the start, one atomic load a call and one a device.
+// Cost: after the start, two atomic loads a call: that it is started, and the device's allocator.
 #pragma once
 
 #include <array>
@@ -64,10 +64,10 @@ class Process {
   // Starts, and makes the device's allocator on its first use.
   Result<DeviceAllocator*> device(int ordinal);
   // The same where nothing is left to be made or checked; null means: ask device().
-  [[nodiscard]] DeviceAllocator* ready_device(int ordinal) const {
-    const bool ready =
-        phase_.load(std::memory_order_acquire) == kReady && ordinal >= 0 && ordinal < device_count_;
-    return ready ? used_device(ordinal) : nullptr;
+  [[nodiscard]] static DeviceAllocator* ready_device(int ordinal) {
+    const Process* const ready = ready_.load(std::memory_order_acquire);
+    const bool known = ready != nullptr && static_cast<unsigned>(ordinal) < kMostDevices;
+    return known ? ready->used_device(ordinal) : nullptr;
   }
   // The device's primary context is about to be destroyed: everything goes back to the driver, live blocks
   // included, and the device is as if never used. pre: no other thread is inside a call for this device, or
@@ -86,12 +86,13 @@ class Process {
   // Starts and checks the ordinal; null if the device has not been used.
   Result<DeviceAllocator*> device_if_used(int ordinal);
   // The used device whose address range holds `address`; null if there is none. Never starts.
-  [[nodiscard]] DeviceAllocator* owner(VirtAddr address) const {
-    if (phase_.load(std::memory_order_acquire) != kReady) [[unlikely]] {
+  [[nodiscard]] static DeviceAllocator* owner(VirtAddr address) {
+    const Process* const ready = ready_.load(std::memory_order_acquire);
+    if (ready == nullptr) [[unlikely]] {
       return nullptr;
     }
-    DeviceAllocator* const first = used_device(0);
-    return first != nullptr && first->owns(address) ? first : other_owner(address);
+    DeviceAllocator* const first = ready->used_device(0);
+    return first != nullptr && first->owns(address) ? first : ready->other_owner(address);
   }
   // Null if it has not been used. pre: 0 <= ordinal < kMostDevices.
   [[nodiscard]] DeviceAllocator* used_device(int ordinal) const {
@@ -138,6 +139,12 @@ class Process {
   static void at_fork_child();
   static void at_exit();
 
+  void enter(Phase phase) {
+    phase_.store(phase, std::memory_order_release);
+    ready_.store(phase == kReady ? this : nullptr, std::memory_order_release);
+  }
+
+  static std::atomic<Process*> ready_;  // the one and only while it is kReady
   std::atomic<Phase> phase_{kCold};
   RankedMutex mutex_{LockRank::kRuntime};
   bool handlers_registered_ = false;  // Sync: mutex_

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The preload on a GPU: programs that do not know nofrag run with and without it, and must not see a difference.
 
-usage: preload_suite.py [--library LIBNOFRAG] [--only NAME,...] [--keep]
+usage: preload_suite.py [--library LIBNOFRAG] [--only NAME,...] [--jobs JOB,...] [--keep]
 NAME: where driver runtime ipc parallel two-gpus libraries fragmentation jobs tools starts
 
 Builds its clients with the compilers found here (gcc, nvcc); what one of them needs and is not there is skipped
@@ -257,7 +257,7 @@ class Suite:
 
     def jobs(self):
         """Frameworks: the same numbers, and every byte that the device lost is accounted for."""
-        for job in ("cupy", "cupy-async", "jax", "jax-platform", "numba", "torch"):
+        for job in self.args.jobs.split(","):
             ran = self.same(f"{job}", [sys.executable, HERE / "preload/jobs.py", job], prefix="VALUE", timeout=240,
                             may_not_work_here=job == "numba")
             result = self.result(ran[1][1]) if ran else None
@@ -295,6 +295,7 @@ class Suite:
         self.check("start of /bin/true", more < 3, f"{more:.2f} ms more (at most 3)")
 
 
+JOBS = ["cupy", "cupy-async", "jax", "jax-platform", "numba", "torch"]
 PARTS = ["where", "driver", "runtime", "ipc", "parallel", "two-gpus", "libraries", "fragmentation", "jobs", "tools", "starts"]
 
 
@@ -302,12 +303,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", default=str(ROOT / "build/release/lib/libnofrag.so"))
     parser.add_argument("--only", default="")
+    parser.add_argument("--jobs", default=",".join(JOBS), help="of the part jobs")
     parser.add_argument("--keep", action="store_true", help="leave the built clients")
     args = parser.parse_args()
     wanted = args.only.split(",") if args.only else PARTS
     unknown = sorted(set(wanted) - set(PARTS))
     if unknown:
         parser.error(f"no part {' '.join(unknown)}; parts: {' '.join(PARTS)}")
+    strange = sorted(set(args.jobs.split(",")) - set(JOBS))
+    if strange:
+        parser.error(f"no job {' '.join(strange)}; jobs: {' '.join(JOBS)}")
     if not shutil.which("nvidia-smi") or subprocess.run(["nvidia-smi", "-L"], capture_output=True).returncode != 0:
         print("no GPU here")
         sys.exit(SKIPPED)

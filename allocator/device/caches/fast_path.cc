@@ -32,25 +32,34 @@ struct Seen {
   };
 }
 
-// Where the map changed under the first look. Nobody's and no block: it changes all the time.
-[[gnu::noinline]] Seen look_again(const AddressMap<Block>& blocks, VirtAddr address) {
-  Seen seen;
-  return blocks.find_shared(address, &seen.block, note_in(seen)) ? seen : Seen{};
+// A kept block for the request, or null.
+Block* take_from(KeptBlocks& kept, const Caching::Rules& rules, Bytes requested) {
+  return requested.is_zero() || requested > kLargestCached
+             ? nullptr
+             : kept.take(round_up(requested, kBlockUnit),
+                         rules.fit.load(std::memory_order_relaxed),
+                         rules.epoch.load(std::memory_order_relaxed));
+}
+
+bool put_in(KeptBlocks& kept, const Caching::Rules& rules, Block& block, std::uint32_t size_class) {
+  if (block.size <= rules.largest.load(std::memory_order_relaxed)) {
+    return kept.put(&block, size_class, rules.most.load(std::memory_order_relaxed));
+  }
+  return block.size > KeptBlocks::kLargestBinned &&
+         block.epoch == rules.epoch.load(std::memory_order_relaxed) &&
+         kept.put_large(&block, rules.most_large.load(std::memory_order_relaxed));
 }
 
 // Inside the door: the free of a block that this thread may keep.
 template <Told kTold>
-[[gnu::always_inline]] inline bool keep_block(const Caching& caching,
-                                              DeviceOrdinal device,
-                                              ThreadCache& cache,
-                                              Block& block,
-                                              std::uint32_t size_class) {
+bool keep_block(const Caching& caching,
+                DeviceOrdinal device,
+                ThreadCache& cache,
+                const Seen& seen) {
+  Block& block = *seen.block;
   EventSink* const listener = caching.listener_for<kTold>();
   const bool off = kTold == Told::kListener ? listener == nullptr : caching.closed<kTold>();
-  if (!block.keepable || off) {
-    return false;
-  }
-  KeptBlocks* kept = cache.of(block.clock);
+  KeptBlocks* kept = !block.keepable || off ? nullptr : cache.of(block.clock);
   if (kept == nullptr) {
     return false;
   }
@@ -60,59 +69,125 @@ template <Told kTold>
     event = {EventKind::kFreeRequested, device, block.address, block.size, block.clock->stream};
     event.stamp = listener->stamp();
   }
-  const Caching::Rules& rules = caching.rules;
-  bool done = false;
-  if (block.size <= rules.largest.load(std::memory_order_relaxed)) [[likely]] {
-    done = kept->put(&block, size_class, rules.most.load(std::memory_order_relaxed));
-  } else if (block.size > KeptBlocks::kLargestBinned) {
-    done = block.epoch == rules.epoch.load(std::memory_order_relaxed) &&
-           kept->put_large(&block, rules.most_large.load(std::memory_order_relaxed));
+  if (!put_in(*kept, caching.rules, block, seen.size_class)) {
+    return false;
   }
-  if (done) [[likely]] {
-    cache.note_kept(block);
-    if constexpr (kTold == Told::kListener) {
-      listener->on_event(event);
+  cache.note_kept(block);
+  if constexpr (kTold == Told::kListener) {
+    listener->on_event(event);
+  }
+  return true;
+}
+
+// Inside the door, which it leaves: whatever take_kept may meet.
+template <Told kTold, typename Impl>
+[[gnu::noinline]] VirtAddr take_any(const Impl& s,
+                                    ThreadCache& cache,
+                                    Bytes requested,
+                                    StreamId stream) {
+  VirtAddr address;
+  const Caching& caching = s.caching;
+  // Asked inside: whoever switches caches off and empties them finds them empty from then on.
+  EventSink* const listener = caching.listener_for<kTold>();
+  const bool off = kTold == Told::kListener ? listener == nullptr : caching.closed<kTold>();
+  KeptBlocks* kept = off ? nullptr : cache.of(one_name(stream));
+  // A destroyed stream's handle may mean another stream now: whoever does not retire streams asks for checks.
+  if (kept != nullptr && (!s.options.check_streams || kept->clock->identity == 0 ||
+                          s.driver.stream_is(s.device, stream, kept->clock->identity))) {
+    Block* block = take_from(*kept, caching.rules, requested);
+    if (block != nullptr) {
+      cache.note_taken(*block, requested);
+      address = block->address;
+      if constexpr (kTold == Told::kListener) {
+        listener->on_event(
+            {EventKind::kAlloc, s.device, address, block->size, stream, 0, 0, 0, requested});
+      }
     }
   }
-  return done;
+  cache.door.leave();
+  return address;
+}
+
+// The same where it is known of which stream, for what is not on top of a bin.
+[[gnu::noinline]] VirtAddr take_further(ThreadCache& cache,
+                                        KeptBlocks& kept,
+                                        const Caching::Rules& rules,
+                                        Bytes requested) {
+  VirtAddr address;
+  if (Block* block = take_from(kept, rules, requested); block != nullptr) {
+    cache.note_taken(*block, requested);
+    address = block->address;
+  }
+  cache.door.leave();
+  return address;
+}
+
+// And of keep, for what finds no room there.
+[[gnu::noinline]] DeviceAllocator::Freed keep_further(ThreadCache& cache,
+                                                      KeptBlocks& kept,
+                                                      const Caching::Rules& rules,
+                                                      Block& block,
+                                                      std::uint32_t size_class) {
+  const bool done = put_in(kept, rules, block, size_class);
+  if (done) {
+    cache.note_kept(block);
+  }
+  cache.door.leave();
+  return done ? DeviceAllocator::Freed::kYes : DeviceAllocator::Freed::kAskTheHeap;
+}
+
+// As take_any, of keep.
+template <Told kTold, typename Impl>
+[[gnu::noinline]] DeviceAllocator::Freed keep_any(const Impl& s,
+                                                  ThreadCache& cache,
+                                                  VirtAddr address) {
+  DeviceAllocator::Freed freed = DeviceAllocator::Freed::kAskTheHeap;
+  Seen seen;
+  // Nobody's and no block, where the map changes all the time: the heap knows whose it is.
+  const bool known = s.blocks.find_shared(address, &seen.block, note_in(seen));
+  if (known && seen.block != nullptr) {
+    if (seen.nobodys) {
+      freed = DeviceAllocator::Freed::kNobodys;
+    } else if (keep_block<kTold>(s.caching, s.device, cache, seen)) {
+      freed = DeviceAllocator::Freed::kYes;
+    }
+  }
+  cache.door.leave();
+  return freed;
 }
 
 }  // namespace
 
-// A kept block for the request, at once, or null.
+// A kept block for the request, at once, or null. What most calls are is here, in one go and with no call but the
+// first, so that nothing has to be saved for one; anything else is take_any's.
 template <Told kTold>
 VirtAddr DeviceAllocator::Impl::take_kept(Bytes requested, StreamId stream) {
-  if (caching.closed<kTold>() || requested.is_zero() || requested > kLargestCached) {
+  if (caching.closed<kTold>()) {
     return {};
   }
   const Caching::Rules& rules = caching.rules;
-  ThreadCache* cache = ThreadCache::mine(rules.allocator);
+  ThreadCache* const cache = ThreadCache::mine(rules.allocator);
   if (cache == nullptr || !cache->door.enter()) [[unlikely]] {
     return {};
   }
-  Block* block = nullptr;
-  // Asked again inside: whoever switches caches off and empties them finds them empty from then on.
-  EventSink* const listener = caching.listener_for<kTold>();
-  const bool off = kTold == Told::kListener ? listener == nullptr : caching.closed<kTold>();
-  KeptBlocks* kept = off ? nullptr : cache->of(one_name(stream));
-  // A destroyed stream's handle may mean another stream now: whoever does not retire streams asks for checks.
-  if (kept != nullptr && (!options.check_streams || kept->clock->identity == 0 ||
-                          driver.stream_is(device, stream, kept->clock->identity))) [[likely]] {
-    block = kept->take(round_up(requested, kBlockUnit),
-                       rules.fit.load(std::memory_order_relaxed),
-                       rules.epoch.load(std::memory_order_relaxed));
-  }
-  VirtAddr address;
-  if (block != nullptr) [[likely]] {
-    cache->note_taken(*block, requested);
-    address = block->address;
-    if constexpr (kTold == Told::kListener) {
-      listener->on_event(
-          {EventKind::kAlloc, device, address, block->size, stream, 0, 0, 0, requested});
+  if constexpr (kTold == Told::kNobody) {
+    KeptBlocks* const kept = cache->last_of(stream);
+    if (kept != nullptr && !caching.closed<kTold>() &&
+        (!options.check_streams || kept->clock->identity == 0)) [[likely]] {
+      const bool in_bins = requested.count() - 1 < KeptBlocks::kLargestBinned.count();  // and not 0
+      Block* const block = !in_bins ? nullptr
+                                    : kept->take_top(round_up(requested, kBlockUnit),
+                                                     rules.fit.load(std::memory_order_relaxed));
+      if (block == nullptr) [[unlikely]] {
+        return take_further(*cache, *kept, rules, requested);
+      }
+      cache->note_binned_taken(*block, requested);
+      const VirtAddr address = block->address;
+      cache->door.leave();
+      return address;
     }
   }
-  cache->door.leave();
-  return address;
+  return take_any<kTold>(*this, *cache, requested, stream);
 }
 
 template <Told kTold>
@@ -120,24 +195,31 @@ DeviceAllocator::Freed DeviceAllocator::Impl::keep(VirtAddr address) {
   if (caching.closed<kTold>()) {
     return Freed::kAskTheHeap;
   }
-  ThreadCache* cache = ThreadCache::mine(caching.rules.allocator);
+  const Caching::Rules& rules = caching.rules;
+  ThreadCache* const cache = ThreadCache::mine(rules.allocator);
   if (cache == nullptr || !cache->door.enter()) [[unlikely]] {
     return Freed::kAskTheHeap;
   }
-  Freed freed = Freed::kAskTheHeap;
-  Seen seen;
-  if (!blocks.look(address, &seen.block, note_in(seen))) [[unlikely]] {
-    seen = look_again(blocks, address);
+  if constexpr (kTold == Told::kNobody) {
+    Seen seen;
+    Block* const block = blocks.look_once(address, note_in(seen));
+    if (block != nullptr && !seen.nobodys && block->keepable && !caching.closed<kTold>())
+        [[likely]] {
+      KeptBlocks* const kept = cache->last_of(block->clock);
+      if (kept != nullptr) [[likely]] {
+        // What fits a bin is never larger than kLargestBinned.
+        if (block->size > rules.largest.load(std::memory_order_relaxed) ||
+            !kept->put_on_top(block, seen.size_class, rules.most.load(std::memory_order_relaxed)))
+            [[unlikely]] {
+          return keep_further(*cache, *kept, rules, *block, seen.size_class);
+        }
+        cache->note_binned_kept(*block);
+        cache->door.leave();
+        return Freed::kYes;
+      }
+    }
   }
-  if (seen.block == nullptr) [[unlikely]] {
-    // Whose it is the heap knows.
-  } else if (seen.nobodys) [[unlikely]] {
-    freed = Freed::kNobodys;
-  } else if (keep_block<kTold>(caching, device, *cache, *seen.block, seen.size_class)) [[likely]] {
-    freed = Freed::kYes;
-  }
-  cache->door.leave();
-  return freed;
+  return keep_any<kTold>(*this, *cache, address);
 }
 
 template VirtAddr DeviceAllocator::Impl::take_kept<Told::kListener>(Bytes, StreamId);
