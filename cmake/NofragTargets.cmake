@@ -1,6 +1,7 @@
 # Compile and link rules that every nofrag target shares, and the ways a target is made:
-#   nofrag_layer(NAME [EXCEPTIONS] [ALONE] [FUZZED] SOURCES ... DEPENDS ...)   a layer of allocator/ (static library
-#     nofrag_NAME). ALONE for the hot path: together with other files g++ 12 inlines otherwise, which costs an
+#   nofrag_layer(NAME [EXCEPTIONS] [ALONE] [FUZZED] [COLD] SOURCES ... DEPENDS ...)   a layer of allocator/ (static
+#     library nofrag_NAME). COLD: with sanitizers it is not optimized, which is most of the time it takes to compile;
+#     nothing of it runs often. ALONE for the hot path: together with other files g++ 12 inlines otherwise, which costs an
 #     allocation 20 instructions of 213 (bench/golden). FUZZED: a fuzzer looks for ways through its code
 #   nofrag_test(NAME LABEL fast|slow|gpu|torch [THREADED] [OPTIMIZED|HEADERS] SOURCES ... DEPENDS ...)   a GoogleTest
 #     program; THREADED ones run under ThreadSanitizer too; OPTIMIZED is what spends its time in code of its own
@@ -48,10 +49,13 @@ if(NOFRAG_SANITIZE)
 endif()
 
 function(nofrag_layer name)
-  cmake_parse_arguments(ARG "EXCEPTIONS;ALONE;FUZZED" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "EXCEPTIONS;ALONE;FUZZED;COLD" "" "SOURCES;DEPENDS" ${ARGN})
   add_library(nofrag_${name} STATIC ${ARG_SOURCES})
   if(ARG_ALONE AND NOT NOFRAG_SANITIZE)
     set_target_properties(nofrag_${name} PROPERTIES UNITY_BUILD OFF)
+  endif()
+  if(ARG_COLD AND NOFRAG_SANITIZE)
+    target_compile_options(nofrag_${name} PRIVATE -O0 -U_FORTIFY_SOURCE)
   endif()
   target_link_libraries(nofrag_${name} PUBLIC nofrag_flags ${ARG_DEPENDS})
   if(NOT ARG_EXCEPTIONS)
@@ -84,7 +88,9 @@ function(nofrag_test name)
     target_precompile_headers(${name} REUSE_FROM nofrag_test_headers)
   endif()
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
+  # ThreadSanitizer has every process wait a second at its end, and some tests start dozens.
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
+    ENVIRONMENT "TSAN_OPTIONS=atexit_sleep_ms=100")
 endfunction()
 
 function(nofrag_fuzz name)

@@ -137,8 +137,9 @@ std::string describe_trace(const std::string& path, const Trace& trace, std::siz
 struct OutputPath {
   std::string option;
   std::string path;
+  bool trace = false;  // so that it may replace one
 };
-// Throws UsageError where an output is one of the inputs ("-": standard input) or another output.
+// Throws UsageError where an output is one of the inputs ("-": standard input), another output or a recording.
 void refuse_overwriting(const std::vector<std::string>& inputs,
                         const std::vector<OutputPath>& outputs);
 // Writes to a file, as OutputFile does, or to standard output for "-".

@@ -1,13 +1,18 @@
 // What a command is about to write must be nothing that it reads, and no two of its outputs one file.
 #include <unistd.h>
 
+#include <array>
 #include <climits>
 #include <filesystem>
+#include <fstream>
 
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <nofrag/trace_format.h>
+
 #include "cli/commands.h"
+#include "trace/packed_format.h"
 
 namespace nofrag {
 namespace {
@@ -62,12 +67,23 @@ bool collide(const std::string& a, const std::string& b) {
   return same_name(a, b);
 }
 
+// A recording cannot be made again, and its name differs from a report's by an ending.
+bool is_recording(const std::string& path, const struct stat& status) {
+  std::array<char, NOFRAG_TRACE_MAGIC_BYTES> first{};
+  std::ifstream file;
+  if (S_ISREG(status.st_mode)) {
+    file.open(path, std::ios::binary);
+  }
+  return file.read(first.data(), first.size()) &&
+         looks_packed(std::string_view(first.data(), first.size()));
+}
+
 }  // namespace
 
 void refuse_overwriting(const std::vector<std::string>& inputs,
                         const std::vector<OutputPath>& outputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const auto& [option, path] = outputs[i];
+    const auto& [option, path, trace] = outputs[i];
     if (path.empty()) {
       continue;
     }
@@ -82,6 +98,10 @@ void refuse_overwriting(const std::vector<std::string>& inputs,
                         option,
                         path));
       }
+    }
+    if (there && !trace && is_recording(path, status)) {
+      throw UsageError(fmt::format(
+          "{} {}: is a recording, and would be overwritten; name another file", option, path));
     }
     for (std::size_t j = 0; j < i; ++j) {
       if (!outputs[j].path.empty() && collide(path, outputs[j].path)) {

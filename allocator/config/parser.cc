@@ -256,6 +256,11 @@ bool parse_options(std::string_view text,
                    OptionSet* given) {
   bool good = true;
   for (const ConfItem& item : conf_items(text)) {
+    if (item.key.empty()) {
+      problems->push_back(quoted(item.text) + " names no option (write key:value)");
+      good = false;
+      continue;
+    }
     if (!item.has_value) {
       problems->push_back(quoted(item.text) + " has no value (write key:value)");
       good = false;

@@ -148,7 +148,10 @@ void leak(const Failure& f, Advice* out) {
   out->emplace_back(
       "look for what keeps results of every step: lists of outputs or losses, a graph kept by a "
       "tensor that still requires grad (use .item() or .detach())");
-  if (!f.holders.empty()) {
+  if (f.grown) {
+    out->push_back("blocks of " + human_bytes(f.grown->size) + " are the first to look for: " +
+                   std::to_string(f.grown->blocks) + " of steps that are over are live still");
+  } else if (!f.holders.empty()) {
     out->push_back("blocks of " + human_bytes(f.holders.front().size) +
                    " are the first to look for: " + std::to_string(f.holders.front().blocks) +
                    " of them are live");

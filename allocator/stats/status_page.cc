@@ -96,6 +96,10 @@ std::uint64_t process_start_of(std::uint64_t pid) {
   text[got] = '\0';
   // The name in parentheses may hold anything; field 3 follows the last one.
   const char* at = std::strrchr(text, ')');
+  // A zombie has ended: its parent has not asked after it yet.
+  if (at != nullptr && (std::strncmp(at, ") Z", 3) == 0 || std::strncmp(at, ") X", 3) == 0)) {
+    return 0;
+  }
   constexpr int kFieldsToSkip = 20;
   for (int i = 0; at != nullptr && i < kFieldsToSkip; ++i) {
     at = std::strchr(at + 1, ' ');

@@ -18,6 +18,7 @@ core has no library for this PyTorch beside it, one is built. 77 without a GPU o
 """
 
 import argparse
+import atexit
 import collections
 import ctypes
 import gc
@@ -26,6 +27,7 @@ import inspect
 import json
 import os
 import pathlib
+import shutil
 import statistics
 import sys
 import tempfile
@@ -227,7 +229,9 @@ def with_native_door(core):
     minor = native_build.minor_of(native_build.torch_folder())
     if (pathlib.Path(core).parent / f"libnofrag_torch_2_{minor}.so").exists():
         return core
-    return str(native_build.build(core, pathlib.Path(tempfile.mkdtemp(prefix="nofrag-torch-"))).parent / "libnofrag.so")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="nofrag-torch-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return str(native_build.build(core, folder).parent / "libnofrag.so")
 
 
 def main():

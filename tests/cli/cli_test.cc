@@ -430,6 +430,15 @@ TEST_F(CliTest, NoOutputOverwritesAnInputOrAnotherOutput) {
                    {"small.json: is an input of this command"});
   }
   expect_refused("replay good.csv --json a --html ./a", 2, {"--json and --html both write ./a"});
+  ASSERT_EQ(run("convert good.csv --to nofrag kept.nofrag").code, 0);
+  const std::string kept = read_file(folder_ / "kept.nofrag");
+  for (const char* arguments : {"report good.csv -o kept.nofrag",
+                                "replay good.csv --json kept.nofrag",
+                                "explain good.csv --json kept.nofrag"}) {
+    expect_refused(arguments, 2, {"kept.nofrag: is a recording", "name another file"});
+    EXPECT_EQ(read_file(folder_ / "kept.nofrag"), kept) << arguments;
+  }
+  EXPECT_EQ(run("convert good.csv --to nofrag kept.nofrag --force").code, 0);
   EXPECT_FALSE(fs::exists(folder_ / "a"));
   expect_refused("report good.csv --json a -o a", 2, {"--json and -o both write a"});
   expect_refused("replay good.csv --json - --html -", 2, {"both write standard output (-)"});

@@ -7,6 +7,7 @@ usage: causes_test.py --nofrag PROGRAM [--seeds N] [--first SEED]. Seeds are pri
 import argparse
 import collections
 import pathlib
+import re
 import sys
 import tempfile
 
@@ -23,6 +24,8 @@ MAY_BE_A_LEAK = "it is a leak if"
 # The other way round, where there are many parts.
 UNSURE_LEAK = 0.65
 MAY_BE_A_STEP = "of so many like parts (layers, experts) would look the same"
+FIRST_TO_LOOK_FOR = re.compile(r"blocks of ([\d.]+) (B|KiB|MiB|GiB) are the first to look for")
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def main():
@@ -37,7 +40,10 @@ def main():
         path = pathlib.Path(folder) / "run.csv"
         for cause, make in [*generate.CAUSES.items(), *generate.MORE]:
             for seed in seeds:
-                verdict = judge(arguments.nofrag, cause, seed, of_run(path, make(seed)), "", right, runs, wrong)
+                run = make(seed)
+                verdict = judge(arguments.nofrag, cause, seed, of_run(path, run), "", right, runs, wrong)
+                if cause == verdict["cause"] == "leak" and not names_what_stays(verdict, run[0]):
+                    untrue.append(f"{make.__name__}, seed {seed}: {verdict['advice']}")
                 if cause != "kv_cache_growth" and says_made_anew(verdict):
                     untrue.append(f"{make.__name__}, seed {seed}: {verdict['evidence']}")
         doubts = [(make, may_be_a_leak) for make in generate.UNTOLD]
@@ -73,6 +79,17 @@ def of_run(path, run):
 
 def says_made_anew(verdict):
     return any(words in line for line in verdict["evidence"] for words in MADE_ANEW)
+
+
+def names_what_stays(verdict, text):
+    """The size to look for first is one of those that are never freed, of what is allocated once the work has begun."""
+    said = [words for line in verdict["advice"] for words in FIRST_TO_LOOK_FOR.findall(line)]
+    rows = [line.split(",") for line in text.splitlines()[1:]]
+    begun = next((i for i, row in enumerate(rows) if row[1] == "f"), len(rows))
+    freed = {row[2] for row in rows if row[1] == "f"}
+    stay = {-(-int(row[3]) // 512) * 512 for row in rows[begun:] if row[1] == "a" and row[2] not in freed}
+    sizes = [float(number) * UNITS[unit] for number, unit in said]
+    return all(any(abs(size - one) <= 0.01 * one for one in stay) for size in sizes)
 
 
 def may_be_a_leak(verdict):

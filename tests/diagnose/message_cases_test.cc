@@ -209,6 +209,19 @@ TEST(Rmm, ALimitIsOneAlsoWithoutItsSize) {
       Cause::kLimit);
 }
 
+TEST(Plain, TheDriversRefusalSaysHowMuchWasAskedFor) {
+  const Failure rmm = failure_in(
+      "RuntimeError: std::bad_alloc: out_of_memory: CUDA error (failed to allocate 1073741824 "
+      "bytes) at: /x/rmm/mr/device/cuda_memory_resource.hpp:62: cudaErrorMemoryAllocation out of "
+      "memory");
+  EXPECT_EQ(rmm.source, "RMM");
+  EXPECT_EQ(rmm.requested, kGiB);
+  const Failure xla = failure_in(
+      "cuda_executor.cc:1124] failed to allocate 71.50GiB (76772540416 bytes) from device: "
+      "CUDA_ERROR_OUT_OF_MEMORY: out of memory");
+  EXPECT_EQ(xla.requested, size_at("71.5 GiB"));
+}
+
 TEST(Torch, AnNvmlThatDoesNotAnswerIsMostlyOutOfMemory) {
   const Failure f = failure_in(
       "RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "

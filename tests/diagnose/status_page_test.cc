@@ -12,6 +12,7 @@
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 namespace nofrag {
 namespace {
@@ -108,6 +109,18 @@ TEST(Process, StartTimesTellProcessesApart) {
   EXPECT_GT(process_start_of(static_cast<std::uint64_t>(::getpid())), 0U);
   EXPECT_EQ(process_start_of(0), 0U);
   EXPECT_EQ(process_start_of(UINT64_MAX), 0U);
+}
+
+TEST(Process, AZombieHasEnded) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::_exit(0);
+  }
+  siginfo_t ended{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(process_start_of(static_cast<std::uint64_t>(child)), 0U);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
 TEST(Names, AreCutAndEnded) {

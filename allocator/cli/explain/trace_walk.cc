@@ -65,12 +65,26 @@ class Walk {
     return all;
   }
 
+  [[nodiscard]] std::optional<Holder> grown() const {
+    std::map<std::uint64_t, std::uint64_t> blocks;
+    const std::uint64_t over = step_under_way();
+    for (const auto& [block, young] : young_) {
+      blocks[young.size] += young.born <= over ? 1U : 0U;
+    }
+    std::optional<Holder> most;
+    for (const auto& [size, count] : blocks) {
+      if (count > 0 && (!most || Bytes(size) * count > most->total)) {
+        most = {Bytes(size), count, Bytes(size) * count};
+      }
+    }
+    return most;
+  }
+
   // Of what was allocated in the later half of the work, without the step under way.
   [[nodiscard]] std::optional<double> growth_age() const {
     const std::uint64_t now = timeline_->allocated_bytes();
     const std::uint64_t half = since_base_ + (now - since_base_) / 2;
-    const Track& cycles = timeline_->cycles();
-    const std::uint64_t step = cycles.size() > 1 ? cycles[cycles.size() - 1].allocated_bytes : now;
+    const std::uint64_t step = step_under_way();
     double all = 0;
     double aged = 0;
     for (const auto& [block, young] : young_) {
@@ -84,6 +98,12 @@ class Walk {
   }
 
  private:
+  // When it began, in bytes allocated.
+  [[nodiscard]] std::uint64_t step_under_way() const {
+    const Track& cycles = timeline_->cycles();
+    return cycles.size() > 1 ? cycles[cycles.size() - 1].allocated_bytes
+                             : timeline_->allocated_bytes();
+  }
   void note_pause(std::uint64_t now_us) {
     const std::uint64_t gap = now_us - last_us_;
     // By the mean of what came before: a pause must stand out, and be worth a wait.
@@ -128,6 +148,7 @@ Explained trace_until(const Trace& trace, const FailedRequest& failed) {
   f.live = walk.live();
   f.timeline = explained.timeline.get();
   f.holders = walk.holders();
+  f.grown = walk.grown();
   f.growth_age = walk.growth_age();
   f.pauses = walk.pauses();
   const Hindsight seen = look_back(trace, base, failed.event);

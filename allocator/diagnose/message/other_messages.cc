@@ -11,6 +11,8 @@ namespace {
 constexpr std::size_t kLongest = 6000;
 constexpr std::size_t kSentence = 600;
 
+constexpr std::string_view kNotAllocated = "failed to allocate ";
+
 std::string_view from_last(std::string_view text, std::string_view phrase) {
   const std::size_t at = last_of(text, phrase);
   return at == std::string_view::npos ? std::string_view() : text.substr(at, kLongest);
@@ -81,7 +83,9 @@ bool read_rmm(std::string_view text, Failure* f) {
     return false;
   }
   f->source = "RMM";
-  f->requested = size_after(pool.empty() ? any : pool, "failed to allocate ");
+  // The newest say it of the driver's refusals too: "CUDA error (failed to allocate 1073741824 bytes) at: ...".
+  const std::string_view refused = pool.empty() ? any : pool;
+  f->requested = size_after(refused.empty() ? from_last(text, kNotAllocated) : refused, kNotAllocated);
   const std::size_t sizes = pool.find("current/max/try size = ");
   if (sizes != std::string_view::npos) {
     std::string_view rest = pool.substr(sizes + 23);
@@ -232,6 +236,8 @@ bool read_plain(std::string_view text, Failure* f) {
     return false;
   }
   f->source = "CUDA";
+  // XLA: "failed to allocate 71.26GiB (76514568192 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory".
+  f->requested = size_after(from_last(text, kNotAllocated), kNotAllocated);
   return true;
 }
 
