@@ -92,6 +92,15 @@ int find_device_of(CUcontext context) {
   return device;
 }
 
+// Of the peers of `device`, those in `which`.
+bool grant(DeviceAllocator& allocator, std::uint64_t which) {
+  bool good = true;
+  for (int peer = 0; which != 0 && good; ++peer, which >>= 1) {
+    good = (which & 1) == 0 || allocator.grant_access(DeviceOrdinal(peer)).ok();
+  }
+  return good;
+}
+
 Service decide_service(int device) {
   if (options().preload == PreloadMode::kNative) {
     return Service::kNative;
@@ -121,6 +130,10 @@ Service decide_service(int device) {
   }
   if (!made.value()->uses_virtual_memory()) {
     return Service::kNative;  // said by the start
+  }
+  if (!grant(*made.value(), seat(device).peers)) {
+    say_no_access(device);
+    return Service::kNative;
   }
   if (courier_of(device) == nullptr) {
     give_up("making a stream", "the driver refused it");
@@ -176,6 +189,25 @@ Service service_of(int device) {
     }
   }
   return service;
+}
+
+bool share_with(int device, int peer) {
+  const std::lock_guard lock(prepare_mutex);
+  Seat& here = seat(device);
+  const std::uint64_t bit = std::uint64_t{1} << peer;
+  here.peers |= bit;
+  if (here.service.load(std::memory_order_acquire) != Service::kVmm) {
+    return true;  // the driver's own memory, or it is seen to when nofrag's begins
+  }
+  DeviceAllocator* const allocator = Process::instance().used_device(device);
+  return allocator == nullptr || grant(*allocator, bit);
+}
+
+void say_no_access(int device) {
+  say("another GPU was given access to the memory of device %d, and the driver refuses that for "
+      "what nofrag maps; it "
+      "serves the device from here on (preload:native does so from the start)",
+      device);
 }
 
 void pass_on(int device) {
@@ -253,6 +285,10 @@ void drop_device(int device) {
     }
   }
   here.primary.store(nullptr);
+  {
+    const std::lock_guard lock(prepare_mutex);
+    here.peers = 0;  // they had access to the context that ends
+  }
   here.async_live.store(0);
   here.async_peak.store(0);
   here.reserved_peak.store(0);

@@ -38,6 +38,8 @@ struct Seat {
   std::atomic<std::uint64_t> async_live{0};  // bytes of cuMemAllocAsync that are ours
   std::atomic<std::uint64_t> async_peak{0};
   std::atomic<std::uint64_t> reserved_peak{0};
+  std::uint64_t peers =
+      0;  // a bit a device that may use this one's memory. Sync: that of service_of
 };
 
 // pre: 0 <= device < Process::kMostDevices.
@@ -54,8 +56,12 @@ void forget_contexts();
 
 // Finds out, at first, how memory of the device is to be served. pre: the gate is held.
 [[nodiscard]] Service service_of(int device);
+void say_no_access(int device);
 // From now on the driver serves what is new on this device.
 void pass_on(int device);
+// What nofrag maps on `device`, now and later, can be used by `peer` too. False: the driver will not have it.
+// pre: the gate is held.
+[[nodiscard]] bool share_with(int device, int peer);
 // The courier; nullptr if it cannot be made. pre: the primary context of `device` is current.
 [[nodiscard]] CUstream courier_of(int device);
 [[nodiscard]] bool is_courier(int device, CUstream stream);

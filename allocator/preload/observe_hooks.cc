@@ -25,10 +25,6 @@ bool known_device(CUdevice device) {
   return device >= 0 && device < Process::kMostDevices;
 }
 
-bool served(int device) {
-  return seat(device).service.load(std::memory_order_acquire) == Service::kVmm;
-}
-
 // ---- captures
 
 struct Capture {
@@ -242,12 +238,15 @@ CUresult hook_cuStreamDestroy_v2(CUstream stream) {
 
 CUresult hook_cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
   const CUresult result = call_real(Entry::k_cuCtxEnablePeerAccess, peer, flags);
-  const int device = result == CUDA_SUCCESS && acting() ? device_of(peer) : -1;
-  if (device >= 0 && served(device)) {
-    say("another GPU was given access to the memory of device %d, which does not reach what nofrag "
-        "mapped; the "
-        "driver serves it from here on (preload:native does so from the start)",
-        device);
+  if (result != CUDA_SUCCESS || !acting()) {
+    return result;
+  }
+  const InsideNofrag inside;
+  const std::shared_lock lock(gate());
+  const int user = current_device();
+  const int device = device_of(peer);
+  if (device >= 0 && user >= 0 && !share_with(device, user)) {
+    say_no_access(device);
     pass_on(device);
   }
   return result;

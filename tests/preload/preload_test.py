@@ -161,6 +161,14 @@ class Semantics(unittest.TestCase):
         self.same("dlsym", FAKE_CUDA_DEVICES="2", conf="preload:vmm")
         self.same("dlsym", "second", FAKE_CUDA_DEVICES="2", said="sees 2 GPUs")  # once, not for each
         self.same("dlsym", "second", FAKE_CUDA_DEVICES="2", conf="preload:vmm")
+        self.same("dlsym", "peers", FAKE_CUDA_DEVICES="2", said="sees 2 GPUs")
+        self.same("dlsym", "peers", FAKE_CUDA_DEVICES="2", conf="preload:vmm")
+        # The third access that is set is the peer's to what was there: what comes later is the driver's, and right.
+        refused = client("suite", "dlsym", "peers", FAKE_CUDA_DEVICES="2", conf="preload:vmm",
+                         FAKE_CUDA_FAIL="cuMemSetAccess:3:1")
+        self.assertEqual(refused.returncode, 0, refused.stderr)
+        self.assertEqual(refused.stderr.count("the driver refuses that for what nofrag maps"), 1, refused.stderr)
+        self.assertEqual(refused.stdout.count("byte: 7"), 2, refused.stdout)
 
     def test_a_gpu_without_virtual_memory(self):
         self.same("dlsym", FAKE_CUDA_NO_VMM="1", said="no virtual memory")

@@ -2,7 +2,7 @@
 // and write the other's memory, before and after peer access was switched on, and frees while the other device is current.
 // Prints a line a fact; with and without the preload they must be the same. 77 with fewer than two GPUs.
 //
-// usage: two_gpus [own]     own: without what needs memory that was allocated before peer access to be the other's too
+// usage: two_gpus [peers]     peers: without the copies between devices that are not peers yet
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -86,14 +86,14 @@ void copies() {
   say("free of the first's", cudaFree(one));
 }
 
-void peers(std::vector<std::uint32_t*>& before, bool own) {
+void peers(std::vector<std::uint32_t*>& before) {
   for (int device = 0; device < 2; ++device) {
     cudaSetDevice(device);
     say("peer access on", cudaDeviceEnablePeerAccess(1 - device, 0));
     say("twice", cudaDeviceEnablePeerAccess(1 - device, 0));
     cudaGetLastError();
   }
-  for (int device = 0; device < 2 && !own; ++device) {
+  for (int device = 0; device < 2; ++device) {
     say("allocated before, read by the other",
         wrong_words(1 - device, before[device], 10 + device));
   }
@@ -125,8 +125,7 @@ int main(int argc, char** argv) {
     std::printf("needs two GPUs\n");
     return 77;
   }
-  const bool own = argc > 1 && std::strcmp(argv[1], "own") == 0;
-  if (!own) {
+  if (argc < 2 || std::strcmp(argv[1], "peers") != 0) {
     copies();
   }
   cudaDeviceCanAccessPeer(&able, 0, 1);
@@ -137,7 +136,7 @@ int main(int argc, char** argv) {
     cudaDeviceSynchronize();
     cudaSetDevice(1);
     cudaDeviceSynchronize();
-    peers(before, own);
+    peers(before);
   }
   for (int device = 0; device < 2; ++device) {
     cudaSetDevice(device);

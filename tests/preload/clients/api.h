@@ -33,6 +33,7 @@
   A(cuDevicePrimaryCtxReset_v2, reset, (CUdevice))                                             \
   A(cuCtxCreate_v2, context_create, (CUcontext*, unsigned, CUdevice))                          \
   A(cuCtxDestroy_v2, context_destroy, (CUcontext))                                             \
+  A(cuCtxEnablePeerAccess, enable_peer, (CUcontext, unsigned))                                 \
   A(cuStreamCreate, stream_create, (CUstream*, unsigned))                                      \
   A(cuStreamDestroy_v2, stream_destroy, (CUstream))                                            \
   A(cuStreamBeginCapture_v2, begin_capture, (CUstream, CUstreamCaptureMode))                   \

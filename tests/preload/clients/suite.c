@@ -1,7 +1,7 @@
 /* What a program can see of cuMemAlloc and its relations, one line a finding, no addresses: two runs, with and
  * without the preload, must print the same. Runs on the fake driver and on a GPU.
  *
- * usage: suite WAY [GROUP...]     groups: see the table at the end; none = all but reset, release and second */
+ * usage: suite WAY [GROUP...]     groups: see the table at the end; none = all but reset, release, second and peers */
 #include <stdio.h>
 #include <string.h>
 
@@ -355,6 +355,39 @@ static void release(void) {
   line("free", cu.free(p));
 }
 
+/* Fills and reads as a kernel of the current context's device would. */
+static void used_by_current(CUdeviceptr p) {
+  unsigned char byte = 0;
+  line("fill", cu.fill(p, 7, 64));
+  line("read", cu.read(&byte, p, 1));
+  line("byte", byte);
+}
+
+/* Peer access to what was allocated before it was given, after, and on a device that had nothing then. */
+static void peers(void) {
+  CUcontext other = NULL;
+  CUdeviceptr before = 0;
+  CUdeviceptr after = 0;
+  CUdeviceptr there = 0;
+  line("retain", cu.retain(&other, 1));
+  line("alloc on the first", cu.alloc(&before, 3 * MIB));
+  line("the first may use the second's", cu.enable_peer(other, 0));
+  line("set current", cu.set_current(other));
+  line("the second may use the first's", cu.enable_peer(context, 0));
+  used_by_current(before);
+  line("alloc on the second", cu.alloc(&there, 5 * MIB));
+  line("set current", cu.set_current(context));
+  used_by_current(there);
+  line("alloc on the first", cu.alloc(&after, 40 * MIB));
+  line("set current", cu.set_current(other));
+  used_by_current(after);
+  line("free", cu.free(before));
+  line("free", cu.free(after));
+  line("free", cu.free(there));
+  line("set current", cu.set_current(context));
+  line("release", cu.release(1));
+}
+
 /* The second device beside the first: memory of each, freed while the other is the current one. */
 static void second(void) {
   CUcontext other = NULL;
@@ -388,7 +421,8 @@ int main(int count, char** words) {
                 {"captures", captures, 0},
                 {"reset", reset, 1},
                 {"release", release, 1},
-                {"second", second, 1}};
+                {"second", second, 1},
+                {"peers", peers, 1}};
   if (count < 2) {
     fprintf(stderr, "usage: suite WAY [GROUP...]\n");
     return 2;

@@ -129,6 +129,9 @@ bool is_capturing(CUstream stream) {
 void empty(Context* context) {
   Driver& d = driver();
   d.sim->device_synchronize(nofrag::DeviceOrdinal(context->device)).ignore();
+  std::erase_if(d.peers, [context](const auto& pair) {
+    return pair.first == context->device || pair.second == context->device;
+  });
   for (auto it = d.allocations.begin(); it != d.allocations.end();) {
     fake::Allocation& allocation = it->second;
     bool theirs = allocation.context == context;
@@ -346,9 +349,17 @@ CUresult cuCtxSynchronize(void) {
   return fake::result_of(driver().sim->device_synchronize(ordinal(here())).code());
 }
 
-CUresult cuCtxEnablePeerAccess(CUcontext /*peer*/, unsigned /*flags*/) {
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned /*flags*/) {
   FAKE_ENTRY("cuCtxEnablePeerAccess")
-  return CUDA_SUCCESS;
+  const auto* const theirs = reinterpret_cast<const fake::Context*>(peer);
+  if (here() < 0 || theirs == nullptr) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  if (here() == theirs->device) {
+    return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+  }
+  const bool fresh = driver().peers.emplace(here(), theirs->device).second;
+  return fresh ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }
 
 // ---- streams and events

@@ -74,6 +74,7 @@ struct Driver {
   std::map<CUstream, Context*> streams;
   std::set<CUstream> busy;
   std::map<CUstream, Capture> captures;
+  std::set<std::pair<int, int>> peers;  // the first device may use what the second allocated
   std::vector<CUmemoryPool> current_pools;
   std::set<CUmemoryPool> pools;
   std::map<CUmemoryPool, std::map<int, unsigned long long>> pool_values;

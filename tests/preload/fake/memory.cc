@@ -59,6 +59,15 @@ auto holding(Map& map, CUdeviceptr pointer) {
   return pointer - found->first < found->second.size ? found : map.end();
 }
 
+// As which device the current one sees these bytes: peer access is to allocations, and mapped memory has its own.
+nofrag::DeviceOrdinal seen_as(CUdeviceptr pointer) {
+  const int device = fake::current() != nullptr ? fake::current()->device : 0;
+  const auto found = holding(driver().allocations, pointer);
+  const bool theirs = found != driver().allocations.end() &&
+                      driver().peers.contains({device, found->second.context->device});
+  return ordinal(theirs ? found->second.context->device : device);
+}
+
 constexpr std::size_t kStep = 512;
 
 // What a legacy IPC handle holds.
@@ -169,23 +178,21 @@ CUresult cuMemAllocManaged(CUdeviceptr* pointer, std::size_t size, unsigned /*fl
 
 CUresult cuMemsetD8(CUdeviceptr pointer, unsigned char value, std::size_t count) {
   FAKE_ENTRY("cuMemsetD8_v2")
-  const int device = fake::current() != nullptr ? fake::current()->device : 0;
   return fake::result_of(driver()
                              .sim
                              ->write(nofrag::StreamId(0),
                                      address_of(pointer),
                                      nofrag::Bytes(count),
                                      std::uint64_t{value} + 1,
-                                     ordinal(device))
+                                     seen_as(pointer))
                              .code());
 }
 
 CUresult cuMemcpyDtoH(void* out, CUdeviceptr pointer, std::size_t count) {
   FAKE_ENTRY("cuMemcpyDtoH_v2")
-  const int device = fake::current() != nullptr ? fake::current()->device : 0;
   auto* const bytes = static_cast<unsigned char*>(out);
   for (std::size_t i = 0; i < count; ++i) {
-    const auto tag = driver().sim->read_tag(address_of(pointer + i), ordinal(device));
+    const auto tag = driver().sim->read_tag(address_of(pointer + i), seen_as(pointer));
     if (!tag.ok()) {
       return CUDA_ERROR_INVALID_VALUE;
     }
