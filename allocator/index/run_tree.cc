@@ -150,10 +150,6 @@ void RunTree::add_level(Pool& pool) {
   NOFRAG_CHECK(++height_ <= kMaxHeight, "free index out of levels");
 }
 
-void RunTree::insert(FreeNode* run, Pool& pool) {
-  put_in(run, *run, pool);
-}
-
 // `run`, which is or will be where `at` says.
 void RunTree::put_in(FreeNode* run, const FreeNode& at, Pool& pool) {
   if (empty()) {
@@ -206,18 +202,15 @@ std::uint32_t RunTree::descend(const FreeNode& run, Path* path, std::uint64_t* l
   return at;
 }
 
-void RunTree::change(FreeNode* run, const FreeNode& to, Pool& pool) {
-  if (height_ == 0) {
-    NOFRAG_CHECK(top_.run == run, kAbsent);
-    return;
-  }
+void RunTree::move(FreeNode* run, const FreeNode& to, Pool& pool) {
+  NOFRAG_CHECK(height_ > 0, kAbsent);
   const std::uint64_t new_key = key_of(to);
   std::uint64_t limit = 0;
   Path path;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled as far as it is read
   const std::uint32_t at = descend(*run, &path, &limit);
   // The next leaf's key may be a lower bound that lies below the new address.
   if (new_key >= limit) {
-    erase(run, pool);
+    take_out(*run, pool);
     put_in(run, to, pool);
     return;
   }
@@ -248,19 +241,15 @@ void RunTree::mend_longest(const Path& path, std::uint32_t height, Bytes before,
   }
 }
 
-void RunTree::erase(const FreeNode* run, Pool& pool) {
-  if (height_ == 0) {
-    NOFRAG_CHECK(top_.run == run, kAbsent);
-    top_.run = nullptr;
-    return;
-  }
+void RunTree::take_out(const FreeNode& run, Pool& pool) {
+  NOFRAG_CHECK(height_ > 0, kAbsent);
   std::uint64_t limit = 0;
   Path path;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled as far as it is read
-  const std::uint32_t at = descend(*run, &path, &limit);
+  const std::uint32_t at = descend(run, &path, &limit);
   Node* const node = path.nodes[0];
   node->entries[at] = node->entries[--node->count];
   if (height_ > 1) {
-    mend(path, run->size, pool);
+    mend(path, run.size, pool);
   } else if (node->count == 0) {
     drop_levels(pool);
   }

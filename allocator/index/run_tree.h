@@ -48,13 +48,30 @@ class RunTree {
   };
   using Pool = ObjectPool<Node, (std::size_t{64} << 10)>;
 
+  // Most trees of a free index have one run or none.
   // pre: `run` is not in the tree.
-  void insert(FreeNode* run, Pool& pool);
+  void insert(FreeNode* run, Pool& pool) {
+    if (empty()) {
+      top_.run = run;
+    } else {
+      put_in(run, *run, pool);
+    }
+  }
   // pre: `run` is in the tree, its address and size unchanged since.
-  void erase(const FreeNode* run, Pool& pool);
+  void erase(const FreeNode* run, Pool& pool) {
+    if (height_ == 0 && top_.run == run) {
+      top_.run = nullptr;
+    } else {
+      take_out(*run, pool);
+    }
+  }
   // The run will be where `to` says: the caller gives it that address and size afterwards.
   // pre: as erase(); between its old address and the new one lies no other run.
-  void change(FreeNode* run, const FreeNode& to, Pool& pool);
+  void change(FreeNode* run, const FreeNode& to, Pool& pool) {
+    if (height_ != 0 || top_.run != run) {
+      move(run, to, pool);
+    }
+  }
 
   [[nodiscard]] bool empty() const { return top_.run == nullptr; }
   // Of the runs of at least `size` the one with the lowest address, or nullptr.
@@ -99,6 +116,8 @@ class RunTree {
   void add_level(Pool& pool);
   std::uint32_t descend(const FreeNode& run, Path* path, std::uint64_t* limit) const;
   void put_in(FreeNode* run, const FreeNode& at, Pool& pool);
+  void take_out(const FreeNode& run, Pool& pool);
+  void move(FreeNode* run, const FreeNode& to, Pool& pool);
   void mend(const Path& path, Bytes erased, Pool& pool);
   static void mend_longest(const Path& path, std::uint32_t height, Bytes before, Bytes now);
   void drop_levels(Pool& pool);
