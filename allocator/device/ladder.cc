@@ -23,7 +23,7 @@ constexpr double kMoveCost = 2.0;
 // (the graph can be launched on any stream); to what the pool is `filled` with after a capture, what the graph has for
 // its own use (who fills a pool keeps its graphs from running meanwhile: nofrag.h).
 Block* freed_around_capture(
-    const Pool& pool, bool filled, const Streams& streams, Bytes size, const StreamClock& clock) {
+    Pool& pool, bool filled, const Streams& streams, Bytes size, const StreamClock& clock) {
   const StreamClock* other = pool.is_private() ? streams.around_capture(clock) : nullptr;
   Block* free = other != nullptr ? pool.heap.find_free(size, *other) : nullptr;
   const bool usable = free != nullptr && free->clock == other &&

@@ -102,7 +102,7 @@ Result<Block*> DeviceAllocator::Impl::reuse_idle(Fill& fill, Bytes size, Bytes r
   if (best == nullptr) {
     return Errc::kOutOfMemory;
   }
-  const Mapping& mapping = *best->mappings;
+  const Mapping& mapping = best->shown();
   return take(fill, {mapping.region, mapping.address, size, Bytes(0)}, requested);
 }
 

@@ -1,6 +1,7 @@
 // RangeHeap, handles and their mappings: how physical memory comes to addresses and goes from them.
 
 #include <algorithm>
+#include <utility>
 
 #include "heap/range_heap.h"
 
@@ -45,23 +46,15 @@ Handle* RangeHeap::attach(Region& region, VirtAddr address, PhysicalHandle physi
   return handle;
 }
 
-Mapping* RangeHeap::alias(Region& region, VirtAddr address, Handle* handle) {
-  const Bytes size = handle->physical.size;
-  NOFRAG_CHECK(handle->in(region) == nullptr, "handle mapped twice in one region");
-  NOFRAG_CHECK(covering(region, address)->state == BlockState::kUnbacked &&
-                   address + size <= covering(region, address)->end(),
-               "handle mapped over backed addresses");
-  const Mapping& source = *handle->mappings;
-  Block* rest = carve(region, address, address + size);
-  // The same parts as at the addresses it has: free with the same marks, or in use.
+// The front of `rest`, which is on no shelf, becomes the same parts as at the handle's other addresses: free with
+// the same marks, or in use. Returns what is behind it, or nullptr.
+Block* RangeHeap::show(Block* rest, const Mapping& source) {
+  const VirtAddr address = rest->address;
   for (const Block* from = covering(*source.region, source.address);
        from != nullptr && from->address < source.end();
        from = from->next) {
-    const Bytes end = std::min(from->end(), source.end()) - source.address;
-    Block* part = rest;
-    if (address + end < rest->end()) {
-      part = cut_front(rest, address + end);
-    }
+    const VirtAddr end = address + (std::min(from->end(), source.end()) - source.address);
+    Block* part = end < rest->end() ? cut_front(rest, end) : std::exchange(rest, nullptr);
     part->state = BlockState::kShadow;
     if (from->state == BlockState::kFree) {
       part->state = BlockState::kFree;
@@ -72,6 +65,16 @@ Mapping* RangeHeap::alias(Region& region, VirtAddr address, Handle* handle) {
       shelve_merged(part);
     }
   }
+  return rest;
+}
+
+Mapping* RangeHeap::alias(Region& region, VirtAddr address, Handle* handle) {
+  const Bytes size = handle->physical.size;
+  NOFRAG_CHECK(handle->in(region) == nullptr, "handle mapped twice in one region");
+  NOFRAG_CHECK(covering(region, address)->state == BlockState::kUnbacked &&
+                   address + size <= covering(region, address)->end(),
+               "handle mapped over backed addresses");
+  show(carve(region, address, address + size), handle->shown());
   Mapping* mapping = link(region, address, handle);
   mapping->next = handle->mappings;
   handle->mappings = mapping;
@@ -124,6 +127,17 @@ void RangeHeap::unlink(Mapping* mapping) {
 void RangeHeap::drop(Mapping* mapping) {
   NOFRAG_CHECK(mapping->blocks == 0 && mapping->pins == 0, "a mapping in use was dropped");
   Handle& handle = *mapping->handle;
+  if (mapping->next == nullptr && !mapping->stuck) {
+    // The next oldest one is to be relied on from now on.
+    const Mapping* next = handle.mappings;
+    while (next->next != mapping && next->next != nullptr) {
+      next = next->next;
+    }
+    wake(*next->region);
+  }
+  if (mapping->parked && --mapping->region->parked == 0) {
+    std::erase(parked_, mapping->region);
+  }
   unback(mapping);
   if (mapping->stuck) {
     --handle.pins;
@@ -142,6 +156,7 @@ void RangeHeap::drop(Mapping* mapping) {
 }
 
 void RangeHeap::pin(Region& region, VirtAddr from, VirtAddr to) {
+  wake(region);
   for_each_mapping(region, from, to, [](Mapping& mapping) {
     ++mapping.pins;
     ++mapping.handle->pins;
@@ -219,7 +234,7 @@ RangeHeap::Ends RangeHeap::free_ends(const Handle& handle) const {
   if (handle.idle()) {
     return {handle.physical.size, handle.physical.size};
   }
-  const Mapping& mapping = *handle.mappings;
+  const Mapping& mapping = handle.shown();
   const Block* first = covering(*mapping.region, mapping.address);
   const Block* last = covering(*mapping.region, mapping.end() - FreeIndex::kUnit);
   Ends ends;

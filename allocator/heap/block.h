@@ -29,6 +29,7 @@ enum class BlockState : unsigned char {
   kPending,   // freed, but streams named by record_stream may still touch it
   kShadow,    // mapped, but its bytes are in use through another mapping of the handle
   kLost,      // mapped but unusable: the driver failed a mapping half-way and refused the undo
+  kParked,  // mapped, but parked: what its bytes are used for is shown at other addresses (parking.cc)
 };
 
 // One stream that a live or pending block was used on beside its own.

@@ -8,10 +8,11 @@
 // Units: Bytes; handle sizes are multiples of the granularity.
 // Invariants: Handle::used is the allocated (live, pending or lost) bytes in it, whatever the mapping;
 // Mapping::blocks counts the blocks allocated through it; a handle is mapped at most once in a region,
-// so that no block can cover a byte twice; every handle has at least one mapping.
+// so that no block can cover a byte twice; every handle has at least one mapping, and its oldest is not parked.
 // Threads: none (the device lock). Failure: none.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -33,7 +34,13 @@ class LastUses {
     Tick tick = 0;
   };
 
-  void note(StreamClock* clock, Tick tick);
+  void note(StreamClock* clock, Tick tick) {
+    if (inline_[0].clock == clock) [[likely]] {
+      inline_[0].tick = std::max(inline_[0].tick, tick);
+      return;
+    }
+    note_other(clock, tick);
+  }
   // visit(clock, tick) until it says false; true if it never did.
   template <typename Visitor>
   bool all_of(Visitor&& visit) const {
@@ -52,6 +59,8 @@ class LastUses {
   [[nodiscard]] std::size_t count() const { return count_ + more_.size(); }
 
  private:
+  void note_other(StreamClock* clock, Tick tick);
+
   static constexpr std::uint32_t kInline = 2;  // nearly every mapping serves one stream
   std::array<Use, kInline> inline_{};
   std::uint32_t count_ = 0;
@@ -67,6 +76,7 @@ struct Mapping {
   std::uint32_t pins = 0;  // while pinned it stays mapped to this handle
   // The driver neither made it usable nor took it back: its addresses are lost, its handle is pinned.
   bool stuck = false;
+  bool parked = false;      // its tiles do not show what the handle is used for (parking.cc)
   LastUses last_uses;       // work of blocks freed through it: unmapping must wait for that
   Mapping* next = nullptr;  // of the same handle, newest first
 
@@ -97,6 +107,14 @@ struct Handle {
       oldest = oldest->next;
     }
     return oldest->address;
+  }
+  // The newest mapping whose tiles show what its bytes are used for.
+  [[nodiscard]] const Mapping& shown() const {
+    const Mapping* mapping = mappings;
+    while (mapping->parked) {
+      mapping = mapping->next;
+    }
+    return *mapping;
   }
   // Where it is mapped in `region`, or nullptr.
   [[nodiscard]] Mapping* in(const Region& region) const {

@@ -107,6 +107,7 @@ void RangeHeap::consider_around(Block* seed,
 std::optional<Placement> RangeHeap::find_placement(Bytes size,
                                                    const StreamClock& clock,
                                                    Scope scope) {
+  wake_all();
   std::optional<Placement> best;
   if (FreeNode* node = unbacked_.find(size)) {
     const Bytes missing = round_up(size, granule());
@@ -163,6 +164,7 @@ bool RangeHeap::open(const Placement& placement) {
 }
 
 Block* RangeHeap::take(const Placement& placement, Bytes requested, StreamClock& clock) {
+  wake(*placement.region);
   for (const Block* block = covering(*placement.region, placement.address);
        block != nullptr && block->address < placement.end();
        block = block->next) {

@@ -4,8 +4,8 @@
 #include <bit>
 
 namespace nofrag {
-void LastUses::note(StreamClock* clock, Tick tick) {
-  for (std::uint32_t i = 0; i < count_; ++i) {
+void LastUses::note_other(StreamClock* clock, Tick tick) {
+  for (std::uint32_t i = 1; i < count_; ++i) {
     if (inline_[i].clock == clock) {
       inline_[i].tick = std::max(inline_[i].tick, tick);
       return;
@@ -85,6 +85,7 @@ Region& RangeHeap::add_region(AddressRange range, bool home) {
 void RangeHeap::remove_region(Region& region) {
   NOFRAG_CHECK(region.mapping_count == 0 && region.first->next == nullptr,
                "region removed with something mapped in it");
+  unused_view_ = unused_view_ == &region ? nullptr : unused_view_;
   unshelve(region.first);
   context_.blocks.destroy(region.first);
   context_.regions.erase(region.range.address);
@@ -95,7 +96,7 @@ void RangeHeap::remove_region(Region& region) {
   regions_.pop_back();
 }
 
-Block* RangeHeap::find_free(Bytes size, const StreamClock& clock) const {
+Block* RangeHeap::find_free(Bytes size, const StreamClock& clock) {
   FreeNode* own = clock.index < dirty_.size() && dirty_[clock.index] != nullptr
                       ? dirty_[clock.index]->index.find(size)
                       : nullptr;
@@ -105,7 +106,10 @@ Block* RangeHeap::find_free(Bytes size, const StreamClock& clock) const {
   const bool take_clean =
       own == nullptr ||
       (clean != nullptr && (in_order ? clean->address < own->address : clean->size < own->size));
-  return static_cast<Block*>(take_clean ? clean : own);
+  auto* found = static_cast<Block*>(take_clean ? clean : own);
+  return parked_.empty() || (found != nullptr && !in_order) || !wake_for(size, found)
+             ? found
+             : find_free(size, clock);  // fewer are parked each time
 }
 
 Block* RangeHeap::allocate(Bytes size, Bytes requested, StreamClock& clock) {
@@ -124,6 +128,9 @@ Block* RangeHeap::take_front(Block* free, Bytes size, Bytes requested, StreamClo
     unshelve(free);
   }
   make_live(taken, requested, clock);
+  if (unused_view_ != nullptr) [[unlikely]] {
+    park_unused();
+  }
   return taken;
 }
 
@@ -162,8 +169,18 @@ void RangeHeap::for_each_part(const Block& block, Visitor&& visit) const {
   }
 }
 
+// A shadow came or went in the region. If nothing is allocated through it, it may be parked soon.
+void RangeHeap::note_shadow(Region& region) {
+  if (region.blocks == 0 && region.parked == 0 &&
+      ++region.idle_changes >=
+          context_.park_after + context_.park_after_a_mapping * region.mapping_count) {
+    unused_view_ = &region;
+  }
+}
+
 void RangeHeap::add_use(Block* block) {
   used_ += block->size;
+  ++block->region->blocks;
   for_each_part(*block, [this](Mapping& mapping, VirtAddr from, VirtAddr to) {
     Handle& handle = *mapping.handle;
     if (handle.idle()) {
@@ -175,9 +192,10 @@ void RangeHeap::add_use(Block* block) {
       return;
     }
     for (Mapping* other = handle.mappings; other != nullptr; other = other->next) {
-      if (other != &mapping) {
+      if (other != &mapping && !other->parked) {
         const VirtAddr start = other->address + (from - mapping.address);
         carve(*other->region, start, start + (to - from))->state = BlockState::kShadow;
+        note_shadow(*other->region);
       }
     }
   });
@@ -185,6 +203,9 @@ void RangeHeap::add_use(Block* block) {
 
 void RangeHeap::drop_use(Block* block, StreamClock* clock, Tick tick, bool clean) {
   used_ -= block->size;
+  if (--block->region->blocks == 0) {
+    block->region->idle_changes = 0;
+  }
   for_each_part(*block, [&](Mapping& mapping, VirtAddr from, VirtAddr to) {
     Handle& handle = *mapping.handle;
     handle.used -= to - from;
@@ -202,7 +223,7 @@ void RangeHeap::drop_use(Block* block, StreamClock* clock, Tick tick, bool clean
       return;
     }
     for (Mapping* other = handle.mappings; other != nullptr; other = other->next) {
-      if (other == &mapping) {
+      if (other == &mapping || other->parked) {
         continue;
       }
       const VirtAddr start = other->address + (from - mapping.address);
@@ -214,6 +235,7 @@ void RangeHeap::drop_use(Block* block, StreamClock* clock, Tick tick, bool clean
       shadow->clock = clean ? nullptr : clock;
       shadow->tick = tick;
       shelve_merged(shadow);
+      note_shadow(*other->region);
     }
   });
 }
@@ -287,6 +309,9 @@ Bytes RangeHeap::largest_free_run() const {
     if (shelf != nullptr) {
       consider_shelf(shelf->index);
     }
+  }
+  for (const Region* view : parked_) {
+    largest = std::max(largest, parked_run(*view, true));
   }
   return largest;
 }

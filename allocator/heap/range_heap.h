@@ -11,43 +11,25 @@
 // marks of its bytes.
 // Invariants: blocks tile every region in address order; two mergeable neighbours never stay apart after
 // a free; free and unbacked blocks are in exactly one index; what is allocated through one mapping of a
-// handle is a shadow in its others; Handle::used, idle lists and byte totals agree (check()).
+// handle is a shadow in its others but for parked ones, which show nothing; no handle's oldest mapping is
+// parked; Handle::used, idle lists and byte totals agree (check()).
 // Threads: none (the device lock).
 // Failure: allocate and find_placement say "no"; nothing else fails. Host memory for nodes running out
 // aborts: there is no way to go on that keeps blocks safe.
 // Cost: allocate/free O(1) plus one table write a granule, and for each handle under the block one step
-// a mapping of it; find_placement looks at a bounded number of blocks.
+// a mapping of it; to park or wake a view: one step a tile; find_placement looks at a bounded number of blocks.
 // Decision: docs/decisions/0005-alias-arena.md
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "base/object_pool.h"
+#include "heap/heap_context.h"
 #include "heap/region.h"
 #include "heap/shelf.h"
-#include "stream/streams.h"
 
 namespace nofrag {
-
-// What all heaps of one device share.
-struct HeapContext {
-  HeapContext(Streams& device_streams, Bytes device_granularity)
-      : streams(device_streams), granularity(device_granularity) {}
-  Streams& streams;
-  Bytes granularity;
-  ObjectPool<Block> blocks;
-  ObjectPool<Handle> handles;
-  ObjectPool<Mapping> mappings;
-  ObjectPool<StreamUse> stream_uses;
-  std::uint64_t idle_sequence = 0;
-  Bytes idle_bytes;                     // in idle handles, all heaps
-  std::map<VirtAddr, Region*> regions;  // of all heaps, by first address
-  // The block that covers `address`, or nullptr if the address is in no region.
-  [[nodiscard]] Block* block_at(VirtAddr address) const;
-};
 
 class RangeHeap {
  public:
@@ -69,7 +51,7 @@ class RangeHeap {
   void remove_region(Region& region);
 
   // The free block that a request would be cut from, or nullptr.
-  [[nodiscard]] Block* find_free(Bytes size, const StreamClock& clock) const;
+  [[nodiscard]] Block* find_free(Bytes size, const StreamClock& clock);
   Block* take_front(Block* free, Bytes size, Bytes requested, StreamClock& clock);
   // A live block of `size` for `clock` from what is free, or nullptr.
   Block* allocate(Bytes size, Bytes requested, StreamClock& clock);
@@ -133,6 +115,8 @@ class RangeHeap {
   }
   // The mapping at `address` or nullptr.
   [[nodiscard]] static Mapping* mapping_at(const Region& region, VirtAddr address);
+  // Afterwards nothing is parked, until the next allocate() or take_front().
+  void wake_all();
   // How many bytes at the handle's front and back are free (all of them if it is idle).
   struct Ends {
     Bytes front;
@@ -148,7 +132,7 @@ class RangeHeap {
   // from its front, until it says false; clock is nullptr for clean ones. True if it never did.
   template <typename Visitor>
   static bool all_marks(const Handle& handle, Bytes from, Bytes to, Visitor&& visit) {
-    const Mapping& mapping = *handle.mappings;
+    const Mapping& mapping = handle.shown();
     const VirtAddr end = mapping.address + to;
     for (const Block* b = covering(*mapping.region, mapping.address + from);
          b != nullptr && b->address < end;
@@ -208,6 +192,13 @@ class RangeHeap {
   void for_each_part(const Block& block, Visitor&& visit) const;
   void add_use(Block* block);
   void drop_use(Block* block, StreamClock* clock, Tick tick, bool clean);
+  Block* show(Block* rest, const Mapping& source);
+  bool wake_for(Bytes size, const Block* found);
+  void note_shadow(Region& region);
+  void park_unused();
+  void park(Region& view);
+  void wake(Region& view);
+  [[nodiscard]] Bytes parked_run(const Region& view, bool one_mark) const;
   Mapping* link(Region& region, VirtAddr address, Handle* handle);
   void unlink(Mapping* mapping);
   void unback(Mapping* mapping);
@@ -244,7 +235,9 @@ class RangeHeap {
   Bytes lost_;    // of these, under mappings the driver would not undo
   std::vector<Handle*> lost_handles_;
   std::vector<Mapping*> stuck_;
-  std::vector<Block*> chain_;  // find_placement's
+  std::vector<Block*> chain_;      // find_placement's
+  std::vector<Region*> parked_;    // by address
+  Region* unused_view_ = nullptr;  // one that may be worth parking
 };
 
 }  // namespace nofrag

@@ -39,9 +39,13 @@ std::vector<Part> parts_of(const Mapping& mapping, bool own) {
 void RangeHeap::check_region(const Region& region) const {
   VirtAddr expected = region.range.address;
   const Block* previous = nullptr;
+  std::size_t blocks = 0;
   for (const Block* block = region.first; block != nullptr; block = block->next) {
     NOFRAG_CHECK(block->region == &region && block->previous == previous, "broken block list");
     NOFRAG_CHECK(block->address == expected && !block->size.is_zero(), "blocks do not tile");
+    const bool stuck =
+        block->state == BlockState::kLost && mapping_at(region, block->address)->stuck;
+    blocks += allocated(block->state) && !stuck ? 1U : 0U;
     if (previous != nullptr && previous->state == block->state) {
       const bool same_mark = block->state == BlockState::kFree && previous->clock == block->clock;
       NOFRAG_CHECK(block->state != BlockState::kUnbacked && !same_mark,
@@ -56,9 +60,11 @@ void RangeHeap::check_region(const Region& region) const {
     previous = block;
   }
   NOFRAG_CHECK(expected == region.range.end(), "blocks do not fill the region");
+  NOFRAG_CHECK(blocks == region.blocks, "blocks of a region miscounted");
 
   const Block* block = region.first;
   std::size_t mappings = 0;
+  std::size_t parked = 0;
   for (std::size_t i = 0; i < region.granule_count; ++i) {
     const VirtAddr start = region.range.address + granule() * i;
     while (block != nullptr && block->end() <= start) {
@@ -74,14 +80,18 @@ void RangeHeap::check_region(const Region& region) const {
                        start + granule() <= mapping->end() &&
                        region.granules[mapping->first_granule].mapping == mapping,
                    "granule table names the wrong mapping");
+      NOFRAG_CHECK(mapping->parked == (block->state == BlockState::kParked),
+                   "a mapping shows its tiles, or is parked");
       mappings += start == mapping->address ? 1U : 0U;
+      parked += start == mapping->address && mapping->parked ? 1U : 0U;
     }
     // A region is mostly untouched addresses: skip to the end of a large unbacked block.
     if (block->state == BlockState::kUnbacked && block->next == nullptr) {
       break;
     }
   }
-  NOFRAG_CHECK(mappings == region.mapping_count, "mappings in a region miscounted");
+  NOFRAG_CHECK(mappings == region.mapping_count && parked == region.parked,
+               "mappings in a region miscounted");
 }
 
 void RangeHeap::check_handles() const {
@@ -96,6 +106,13 @@ void RangeHeap::check_handles() const {
     for (const Mapping* m = handle->mappings; m != nullptr; m = m->next) {
       NOFRAG_CHECK(m->handle == handle && handle->in(*m->region) == m,
                    "a handle is mapped twice in one region");
+      if (m->parked) {
+        NOFRAG_CHECK(
+            !m->region->home && !m->stuck && m->blocks == 0 && m->pins == 0 && m->next != nullptr,
+            "a mapping is parked that is used, pinned or its handle's oldest");
+        ++count;
+        continue;
+      }
       const std::vector<Part> own = parts_of(*m, true);
       NOFRAG_CHECK(own.size() == m->blocks, "blocks of a mapping miscounted");
       taken.insert(taken.end(), own.begin(), own.end());
@@ -117,7 +134,7 @@ void RangeHeap::check_handles() const {
     }
     NOFRAG_CHECK(sum == handle->used, "handle's used bytes differ from its blocks");
     for (const Mapping* m = handle->mappings; m != nullptr; m = m->next) {
-      NOFRAG_CHECK(parts_of(*m, false) == taken,
+      NOFRAG_CHECK(m->parked || parts_of(*m, false) == taken,
                    "a mapping does not show what its handle is used for");
     }
     if (handle->ends_short) {
@@ -133,7 +150,9 @@ void RangeHeap::check_handles() const {
   NOFRAG_CHECK(listed == long_ends_.size(), "ends of handles that are gone are listed");
   NOFRAG_CHECK(mapped == mapped_, "mapped bytes differ from the handles");
   NOFRAG_CHECK(used == used_, "used bytes differ from the blocks");
+}
 
+void RangeHeap::check_idle_list() const {
   Bytes idle;
   const Handle* previous = nullptr;
   for (const Handle* handle = idle_first_; handle != nullptr; handle = handle->next_idle) {
@@ -181,8 +200,12 @@ void RangeHeap::check() const {
   for (std::size_t i = 0; i < regions_.size(); ++i) {
     NOFRAG_CHECK(regions_[i]->index == i, "region list and its index disagree");
     check_region(*regions_[i]);
+    const auto listed = std::count(parked_.begin(), parked_.end(), regions_[i].get());
+    NOFRAG_CHECK(listed == (regions_[i]->parked != 0 ? 1 : 0),
+                 "views with parked mappings are listed");
   }
   check_handles();
+  check_idle_list();
   check_shelves();
 }
 

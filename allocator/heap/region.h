@@ -34,12 +34,19 @@ struct Region {
   std::size_t index = 0;  // in the heap's list of regions
   bool home = false;
   bool listed = false;  // the device layer's: among the views that may be empty
+  // Parking (parking.cc): what was allocated through it and is not free yet; how often a shadow came or went in
+  // it since there was any such block; how many of its mappings are parked.
+  std::size_t blocks = 0;
+  std::size_t idle_changes = 0;
+  std::size_t parked = 0;  // mappings
 
   // A division would cost as much as the rest of a lookup.
   [[nodiscard]] std::size_t granule_index(VirtAddr address) const {
     const Bytes offset = address - range.address;
-    return static_cast<std::size_t>(granule_bits != 0 ? offset.count() >> granule_bits
-                                                      : offset / granularity);
+    if (granule_bits != 0) [[likely]] {
+      return static_cast<std::size_t>(offset.count() >> granule_bits);
+    }
+    return static_cast<std::size_t>(offset / granularity);
   }
   [[nodiscard]] Granule& granule_at(VirtAddr address) const {
     return granules[granule_index(address)];

@@ -193,6 +193,7 @@ Status DeviceAllocator::restore_pool(PoolKey key, std::span<const PoolBlock> blo
     s.settle_pending(false);
   }
   Pool& pool = found->second;
+  pool.heap.wake_all();
   Restoration plan(pool);
   for (const PoolBlock& block : blocks) {
     plan.want(block);

@@ -35,6 +35,7 @@ void visit_block(const Block& block, PoolKey pool, const Visit& visit) {
   switch (block.state) {
     case BlockState::kUnbacked:
     case BlockState::kShadow:
+    case BlockState::kParked:  // no handle was mapped there first
       return;
     case BlockState::kFree:
       visit_free(block, span, visit);

@@ -69,6 +69,9 @@ class HeapModel {
  public:
   HeapModel(std::uint64_t seed, const Variant& variant) : random_(seed), variant_(variant) {
     driver_.set_completion(Completion::kByHand);
+    context_.park_after = 1 + seed % 4;
+    context_.park_after_a_mapping = 0;
+    context_.park_with_several = true;
     heap_ = std::make_unique<RangeHeap>(context_, variant.sharing);
     regions_.resize(kRegions);
     make_table();
@@ -121,13 +124,21 @@ class HeapModel {
     heap_->check();
   }
 
-  // Every byte of every region.
+  // Every byte of every region; at times of what was parked too.
   void compare() {
     compare_handles();
     compare_regions();
+    if (below(4) == 0) {
+      const Bytes longest = heap_->largest_free_run();
+      heap_->wake_all();
+      ASSERT_TRUE(heap_->largest_free_run() == longest ||
+                  (!variant_.exact && variant_.streams > 1));
+      compare_regions();
+    }
   }
 
   std::uint64_t shadowed = 0;  // units seen as shadows
+  std::uint64_t parked = 0;    // units seen as parked
   std::uint64_t spanning = 0;  // blocks over several mappings
   std::uint64_t served = 0;
 
@@ -433,7 +444,13 @@ class HeapModel {
     }
     const Bytes offset = address - regions_[m->region]->range.address;
     const Unit& unit = m->handle->units[offset / kUnit - m->granule * kUnitsAGranule];
-    if (unit.owner == &block) {
+    if (block.state == BlockState::kParked) {
+      ASSERT_NE(m->region, 0U) << "the home region is parked";
+      ASSERT_TRUE(unit.owner == nullptr || region_of(*unit.owner) != m->region);
+      const VirtAddr front = regions_[m->region]->range.address + kGranule * m->granule;
+      ASSERT_NE(front, m->handle->handle->first_address());
+      ++parked;
+    } else if (unit.owner == &block) {
       ASSERT_TRUE(block.state == BlockState::kLive || block.state == BlockState::kPending);
     } else if (unit.owner != nullptr) {
       ASSERT_EQ(block.state, BlockState::kShadow);
@@ -539,6 +556,7 @@ TEST_P(HeapModelTest, EveryMappingShowsTheSameBytes) {
   constexpr int kSteps = 1000;
   std::signal(SIGABRT, on_abort);
   std::uint64_t shadowed = 0;
+  std::uint64_t parked = 0;
   std::uint64_t spanning = 0;
   std::uint64_t served = 0;
   for (running_seed = 1; running_seed <= kSeeds; ++running_seed) {
@@ -552,16 +570,20 @@ TEST_P(HeapModelTest, EveryMappingShowsTheSameBytes) {
       ASSERT_FALSE(HasFailure()) << "step " << step;
     }
     shadowed += model.shadowed;
+    parked += model.parked;
     spanning += model.spanning;
     served += model.served;
   }
   std::signal(SIGABRT, SIG_DFL);
-  std::printf("%llu blocks, %llu of them over several mappings\n",
+  std::printf("%llu blocks, %llu of them over several mappings; %llu units shadowed, %llu parked\n",
               static_cast<unsigned long long>(served),
-              static_cast<unsigned long long>(spanning));
+              static_cast<unsigned long long>(spanning),
+              static_cast<unsigned long long>(shadowed),
+              static_cast<unsigned long long>(parked));
   EXPECT_GT(served, kSeeds * kSteps / 20);
   EXPECT_GT(spanning, served / 50);
   EXPECT_EQ(shadowed > 0, GetParam().aliases > 1);
+  EXPECT_EQ(parked > 1000, GetParam().aliases > 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants,
