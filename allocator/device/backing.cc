@@ -65,13 +65,13 @@ Bytes DeviceAllocator::Impl::growth_size(Bytes request) const {
   const bool end = 100 * reserved >= 85 * capacity();
   const bool several = streams.several();
   const bool at_first = (several ? 4 : 8) * reserved < capacity();
-  const std::uint64_t coarser = several ? tuning.coarser : 1;
+  const std::uint64_t coarser = several && at_first ? tuning.coarser : 1;
   const std::uint64_t coarsest = several ? tuning.at_first_several : tuning.at_first;
   const auto part = [this](Bytes size, std::uint64_t divisor) {
     return round_up(Bytes(size.count() / divisor), info.granularity);
   };
-  Bytes least = part(coarser * tuning.handle, end ? 4 : half ? 2 : 1);
-  Bytes most = part(coarser * tuning.largest, !half ? 1 : several ? 8 : 2);
+  Bytes least = part(coarser * tuning.handle, end ? 4 : half && !several ? 2 : 1);
+  Bytes most = part(coarser * tuning.largest, !half ? 1 : !several ? 2 : end ? 8 : 4);
   if (at_first) {
     most = std::max(most, std::min(coarsest * tuning.largest, part(capacity(), kFirstShare)));
   }

@@ -15,8 +15,8 @@ namespace nofrag {
 struct Tuning {
   Bytes handle;   // what new memory comes in, while there is plenty
   Bytes largest;  // the same under large requests
-  // How many times larger both are while several streams share the memory: what streams pass on to each
-  // other is mapped more often, and each handle costs.
+  // How many times larger both are while several streams share the memory and less than a quarter is taken: what
+  // streams pass on to each other is mapped more often, and each handle costs.
   std::uint64_t coarser = 1;
   // How many times larger what large requests are made of is at first: of one stream while less than an eighth
   // is taken, of several while less than a quarter is.

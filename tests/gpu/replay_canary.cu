@@ -234,11 +234,14 @@ class Replay {
   void allocate(const Event& event) {
     void* memory = nofrag_malloc(event.size, 0, streams_[event.stream]);
     if (memory == nullptr) {
-      const nofrag_status why = nofrag_last_error(nullptr);
+      const char* report = nullptr;
+      const nofrag_status why = nofrag_last_error(&report);
       if (why != NOFRAG_LIMIT && why != NOFRAG_OUT_OF_MEMORY) {
         canary::die("nofrag_malloc");
       }
-      ++failures;
+      if (++failures == 1) {
+        std::fprintf(stderr, "%s\n", report);
+      }
       return;
     }
     // The last word may reach into the block's rounding to 512 bytes.
