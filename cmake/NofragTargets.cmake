@@ -90,7 +90,7 @@ function(nofrag_test name)
   add_test(NAME ${name} COMMAND ${name})
   # ThreadSanitizer has every process wait a second at its end, and some tests start dozens.
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
-    ENVIRONMENT "TSAN_OPTIONS=atexit_sleep_ms=100")
+    ENVIRONMENT "TSAN_OPTIONS=atexit_sleep_ms=100:$ENV{TSAN_OPTIONS}")
 endfunction()
 
 function(nofrag_fuzz name)

@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -67,6 +68,10 @@ class ObjectPool {
 
   void destroy(T* object) {
     object->~T();
+#if NOFRAG_CHECK_LEVEL >= 1
+    // Whoever still reads it is found out.
+    std::memset(static_cast<void*>(object), 0xdd, sizeof(T));
+#endif
     Node* node = new (static_cast<void*>(object)) Node;
     node->next_free = free_;
     free_ = node;
@@ -74,7 +79,9 @@ class ObjectPool {
     --live_;
   }
 
-  [[nodiscard]] std::size_t live() const { return live_; }
+  [[nodiscard]] std::size_t live() const {
+    return live_;
+  }
 
  private:
   union Node {

@@ -134,12 +134,14 @@ std::vector<Trace> load_or_throw(const std::string& path,
 // "t.pickle", or "t.pickle, device 1" where the file holds several.
 std::string describe_trace(const std::string& path, const Trace& trace, std::size_t traces);
 // A file that a command writes, "-" for standard output, empty for none; and the option that named it.
+enum class OutputKind : unsigned char { kJson, kPage, kTrace };
 struct OutputPath {
   std::string option;
   std::string path;
-  bool trace = false;  // so that it may replace one
+  OutputKind kind = OutputKind::kJson;
 };
-// Throws UsageError where an output is one of the inputs ("-": standard input), another output or a recording.
+// Throws UsageError where an output is one of the inputs ("-": standard input) or another output, or is there
+// and of another kind.
 void refuse_overwriting(const std::vector<std::string>& inputs,
                         const std::vector<OutputPath>& outputs);
 // Writes to a file, as OutputFile does, or to standard output for "-".

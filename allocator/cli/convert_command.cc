@@ -86,7 +86,7 @@ bool write_traces(const std::vector<Trace>& traces,
 ExitCode run_convert(const ConvertArguments& arguments) {
   const TraceFormat to = parse_output_format(arguments.to);
   const TraceFormat from = parse_input_format(arguments.format);
-  refuse_overwriting({arguments.input}, {{"OUT", arguments.output, true}});
+  refuse_overwriting({arguments.input}, {{"OUT", arguments.output, OutputKind::kTrace}});
   check_output(arguments);
   const std::vector<Trace> traces = load_or_throw(arguments.input, from, arguments.trace_device);
   const bool pack = arguments.output.ends_with(".gz");

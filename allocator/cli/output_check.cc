@@ -1,7 +1,6 @@
 // What a command is about to write must be nothing that it reads, and no two of its outputs one file.
 #include <unistd.h>
 
-#include <array>
 #include <climits>
 #include <filesystem>
 #include <fstream>
@@ -9,10 +8,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <nofrag/trace_format.h>
-
 #include "cli/commands.h"
-#include "trace/packed_format.h"
 
 namespace nofrag {
 namespace {
@@ -67,15 +63,14 @@ bool collide(const std::string& a, const std::string& b) {
   return same_name(a, b);
 }
 
-// A recording cannot be made again, and its name differs from a report's by an ending.
-bool is_recording(const std::string& path, const struct stat& status) {
-  std::array<char, NOFRAG_TRACE_MAGIC_BYTES> first{};
-  std::ifstream file;
-  if (S_ISREG(status.st_mode)) {
-    file.open(path, std::ios::binary);
+// An option that lost its value takes the next word, a log or a recording, for a name. What is there is replaced only
+// by more of its kind.
+bool other_kind(const OutputPath& output, const struct stat& status) {
+  if (output.kind == OutputKind::kTrace || !S_ISREG(status.st_mode) || status.st_size == 0) {
+    return false;
   }
-  return file.read(first.data(), first.size()) &&
-         looks_packed(std::string_view(first.data(), first.size()));
+  std::ifstream file(output.path, std::ios::binary);
+  return file.get() != (output.kind == OutputKind::kJson ? '{' : '<');
 }
 
 }  // namespace
@@ -83,7 +78,7 @@ bool is_recording(const std::string& path, const struct stat& status) {
 void refuse_overwriting(const std::vector<std::string>& inputs,
                         const std::vector<OutputPath>& outputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const auto& [option, path, trace] = outputs[i];
+    const auto& [option, path, kind] = outputs[i];
     if (path.empty()) {
       continue;
     }
@@ -99,9 +94,12 @@ void refuse_overwriting(const std::vector<std::string>& inputs,
                         path));
       }
     }
-    if (there && !trace && is_recording(path, status)) {
-      throw UsageError(fmt::format(
-          "{} {}: is a recording, and would be overwritten; name another file", option, path));
+    if (there && other_kind(outputs[i], status)) {
+      throw UsageError(
+          fmt::format("{} {}: is there and no {}, and would be overwritten; name another file",
+                      option,
+                      path,
+                      kind == OutputKind::kJson ? "JSON" : "page"));
     }
     for (std::size_t j = 0; j < i; ++j) {
       if (!outputs[j].path.empty() && collide(path, outputs[j].path)) {

@@ -234,8 +234,9 @@ ExitCode replay(const ReplayArguments& arguments, bool with_page_only) {
   Plan plan(arguments);
   std::vector<std::string> inputs = arguments.traces;
   inputs.push_back(plan.target.file());
-  refuse_overwriting(
-      inputs, {{"--json", arguments.json}, {with_page_only ? "-o" : "--html", arguments.html}});
+  refuse_overwriting(inputs,
+                     {{"--json", arguments.json},
+                      {with_page_only ? "-o" : "--html", arguments.html, OutputKind::kPage}});
   confirm_options(plan.given);
   Progress progress(!arguments.quiet);
   std::vector<TraceReport> reports;

@@ -150,7 +150,7 @@ void leak(const Failure& f, Advice* out) {
       "tensor that still requires grad (use .item() or .detach())");
   if (f.grown) {
     out->push_back("blocks of " + human_bytes(f.grown->size) + " are the first to look for: " +
-                   std::to_string(f.grown->blocks) + " of steps that are over are live still");
+                   std::to_string(f.grown->blocks) + " that the work allocated are live still");
   } else if (!f.holders.empty()) {
     out->push_back("blocks of " + human_bytes(f.holders.front().size) +
                    " are the first to look for: " + std::to_string(f.holders.front().blocks) +

@@ -115,7 +115,7 @@ struct Failure {
       0;  // the longest context that the KV cache has room for; 0: not known
   const Timeline* timeline = nullptr;  // what led there; may be null
   std::vector<Holder> holders;         // largest first
-  // Of what was allocated in steps that are over and is live: the size that most of it has.
+  // Of what the work allocated, without the step under way where there are steps, and is live: the size that most of it has.
   std::optional<Holder> grown;
   // How long ago live blocks of the growth since the base were allocated, by bytes, as a share of all
   // that was allocated since: 0 = just now, 0.5 = evenly since the base; empty: not known.

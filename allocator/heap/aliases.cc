@@ -22,6 +22,7 @@ Mapping* RangeHeap::link(Region& region, VirtAddr address, Handle* handle) {
     region.granules[mapping->first_granule + i].mapping = mapping;
   }
   ++region.mapping_count;
+  region.parked_longest = kNoLimit;
   return mapping;
 }
 

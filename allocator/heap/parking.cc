@@ -3,7 +3,7 @@
 // A view that nobody uses costs all the same: whatever is allocated and freed in its handles, through other
 // addresses, comes and goes in it as a shadow. Parked mappings have one block over all that lie side by side, on no
 // shelf, and nothing changes there. They are woken, their tiles made anew from what their handles show elsewhere,
-// before anything is allocated or pinned in their view, and before a search that finds nothing without them gives up.
+// before a placement is taken or pinned in their view, and before a search that finds nothing without them gives up.
 // What must hold: a parked mapping is in no home region; nothing is allocated through it; it is neither pinned nor
 // stuck; and it is not its handle's oldest, so that every handle is shown somewhere.
 // Only take_front() parks, once it has what it wanted: whoever looks for a place finds the views as they were.
@@ -56,6 +56,7 @@ void RangeHeap::park(Region& view) {
     carve(view, from, at)->state = BlockState::kParked;
   }
   if (view.parked != 0) {
+    view.parked_longest = kNoLimit;
     parked_.insert(std::upper_bound(parked_.begin(), parked_.end(), &view, lower), &view);
   }
 }
@@ -65,13 +66,18 @@ void RangeHeap::wake(Region& view) {
     return;
   }
   for (Block* b = view.first; b != nullptr;) {
-    Block* const next = b->next;
-    while (b != nullptr && b->state == BlockState::kParked) {
+    if (b->state != BlockState::kParked) {
+      b = b->next;
+      continue;
+    }
+    const VirtAddr end = b->end();
+    while (b != nullptr) {
       Mapping& mapping = *mapping_at(view, b->address);
       b = show(b, mapping.handle->shown());
       mapping.parked = false;
     }
-    b = next;
+    // By address: the block that was behind may have merged with the last of these.
+    b = end < view.range.end() ? covering(view, end) : nullptr;
   }
   view.parked = 0;
   view.idle_changes = 0;
@@ -123,9 +129,12 @@ bool RangeHeap::wake_for(Bytes size, const Block* found) {
     if (found != nullptr && found->address < view->range.address) {
       return false;
     }
-    if (parked_run(*view, false) >= size) {
-      wake(*view);
-      return true;
+    if (view->parked_longest >= size) {
+      view->parked_longest = parked_run(*view, false);
+      if (view->parked_longest >= size) {
+        wake(*view);
+        return true;
+      }
     }
   }
   return false;

@@ -206,6 +206,7 @@ void RangeHeap::drop_use(Block* block, StreamClock* clock, Tick tick, bool clean
   if (--block->region->blocks == 0) {
     block->region->idle_changes = 0;
   }
+  block->region->parked_longest = kNoLimit;
   for_each_part(*block, [&](Mapping& mapping, VirtAddr from, VirtAddr to) {
     Handle& handle = *mapping.handle;
     handle.used -= to - from;
@@ -223,7 +224,11 @@ void RangeHeap::drop_use(Block* block, StreamClock* clock, Tick tick, bool clean
       return;
     }
     for (Mapping* other = handle.mappings; other != nullptr; other = other->next) {
-      if (other == &mapping || other->parked) {
+      if (other == &mapping) {
+        continue;
+      }
+      other->region->parked_longest = kNoLimit;
+      if (other->parked) {
         continue;
       }
       const VirtAddr start = other->address + (from - mapping.address);

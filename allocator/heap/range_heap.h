@@ -17,7 +17,8 @@
 // Failure: allocate and find_placement say "no"; nothing else fails. Host memory for nodes running out
 // aborts: there is no way to go on that keeps blocks safe.
 // Cost: allocate/free O(1) plus one table write a granule, and for each handle under the block one step
-// a mapping of it; to park or wake a view: one step a tile; find_placement looks at a bounded number of blocks.
+// a mapping of it; to park or wake a view, and to look for a run in a parked one in which something was freed: one step
+// a tile; find_placement looks at a bounded number of blocks.
 // Decision: docs/decisions/0005-alias-arena.md
 #pragma once
 

@@ -38,7 +38,8 @@ struct Region {
   // it since there was any such block; how many of its mappings are parked.
   std::size_t blocks = 0;
   std::size_t idle_changes = 0;
-  std::size_t parked = 0;  // mappings
+  std::size_t parked = 0;           // mappings
+  Bytes parked_longest = kNoLimit;  // with parked ones: no free run, were they awake, is longer
 
   // A division would cost as much as the rest of a lookup.
   [[nodiscard]] std::size_t granule_index(VirtAddr address) const {

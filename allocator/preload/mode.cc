@@ -182,6 +182,7 @@ void prepare_python() {
   const bool off = std::strstr(environment("NOFRAG_CONF"), "preload:off") != nullptr;
   if (*environment("LD_PRELOAD") != '\0' && preloaded() && !off) {
     prepare_python();
+    Process::before_start([] { decide_to_act(); });
   }
 }
 

@@ -243,9 +243,11 @@ CUresult hook_cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
   }
   const InsideNofrag inside;
   const std::shared_lock lock(gate());
-  const int user = current_device();
+  // Access goes by device: the caller's context need not be its device's primary one.
+  CUdevice user = -1;
   const int device = device_of(peer);
-  if (device >= 0 && user >= 0 && !share_with(device, user)) {
+  const bool known = real().context_device(&user) == CUDA_SUCCESS && known_device(user);
+  if (device >= 0 && (!known || !share_with(device, user))) {
     say_no_access(device);
     pass_on(device);
   }

@@ -134,6 +134,7 @@ Status Process::init(const char* conf) {
   if (phase > kReady) {
     return refuse(phase);
   }
+  settle();
   const std::lock_guard lock(mutex_);
   if (phase_.load(std::memory_order_acquire) == kReady) {
     return set_last_error({Errc::kAlreadyInitialized},
@@ -151,6 +152,7 @@ Status Process::start() {
   if (phase > kReady) {
     return refuse(phase);
   }
+  settle();
   const std::lock_guard lock(mutex_);
   if (phase_.load(std::memory_order_acquire) == kReady) {
     return {};

@@ -53,6 +53,9 @@ class Process {
     bool shareable = false;  // handles can be exported, unless the configuration says what they are
   };
   void change_start(const StartChanges& changes);
+  // Called before the lock of the start is taken, in every thread that may be the first: what settles change_start must
+  // not be left to what the start itself does (it loads the driver, and the preload hears of that).
+  static void before_start(void (*settle)()) { settle_.store(settle, std::memory_order_release); }
   // Before the start: handles can be exported, unless the configuration says what they are. kAlreadyInitialized
   // after a start with others.
   Status prefer_shareable();
@@ -144,6 +147,13 @@ class Process {
     ready_.store(phase == kReady ? this : nullptr, std::memory_order_release);
   }
 
+  static void settle() {
+    if (void (*const settle)() = settle_.load(std::memory_order_acquire); settle != nullptr) {
+      settle();
+    }
+  }
+
+  static inline constinit std::atomic<void (*)()> settle_{nullptr};
   static std::atomic<Process*> ready_;  // the one and only while it is kReady
   std::atomic<Phase> phase_{kCold};
   RankedMutex mutex_{LockRank::kRuntime};

@@ -96,15 +96,17 @@ std::uint64_t process_start_of(std::uint64_t pid) {
   text[got] = '\0';
   // The name in parentheses may hold anything; field 3 follows the last one.
   const char* at = std::strrchr(text, ')');
-  // A zombie has ended: its parent has not asked after it yet.
-  if (at != nullptr && (std::strncmp(at, ") Z", 3) == 0 || std::strncmp(at, ") X", 3) == 0)) {
-    return 0;
-  }
-  constexpr int kFieldsToSkip = 20;
-  for (int i = 0; at != nullptr && i < kFieldsToSkip; ++i) {
+  const bool zombie =
+      at != nullptr && (std::strncmp(at, ") Z", 3) == 0 || std::strncmp(at, ") X", 3) == 0);
+  constexpr int kThreads = 18;  // fields behind the name
+  constexpr int kStart = 20;
+  std::uint64_t threads = 0;
+  for (int i = 1; at != nullptr && i <= kStart; ++i) {
     at = std::strchr(at + 1, ' ');
+    threads = at != nullptr && i == kThreads ? std::strtoull(at + 1, nullptr, 10) : threads;
   }
-  return at != nullptr ? std::strtoull(at + 1, nullptr, 10) : 0;
+  // A zombie has ended, and its parent has not asked after it yet; but where only the first thread has, others go on.
+  return at == nullptr || (zombie && threads <= 1) ? 0 : std::strtoull(at + 1, nullptr, 10);
 }
 
 void copy_name(std::string_view from, char* to, std::size_t capacity) {

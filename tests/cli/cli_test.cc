@@ -432,10 +432,12 @@ TEST_F(CliTest, NoOutputOverwritesAnInputOrAnotherOutput) {
   expect_refused("replay good.csv --json a --html ./a", 2, {"--json and --html both write ./a"});
   ASSERT_EQ(run("convert good.csv --to nofrag kept.nofrag").code, 0);
   const std::string kept = read_file(folder_ / "kept.nofrag");
+  write_file(folder_ / "oom.log", "torch.OutOfMemoryError: CUDA out of memory.");
+  expect_refused("explain --json oom.log < /dev/null", 2, {"oom.log: is there and no JSON"});
   for (const char* arguments : {"report good.csv -o kept.nofrag",
                                 "replay good.csv --json kept.nofrag",
                                 "explain good.csv --json kept.nofrag"}) {
-    expect_refused(arguments, 2, {"kept.nofrag: is a recording", "name another file"});
+    expect_refused(arguments, 2, {"kept.nofrag: is there and no ", "name another file"});
     EXPECT_EQ(read_file(folder_ / "kept.nofrag"), kept) << arguments;
   }
   EXPECT_EQ(run("convert good.csv --to nofrag kept.nofrag --force").code, 0);

@@ -53,14 +53,15 @@ class Streams(unittest.TestCase):
         for arguments in ("report good.csv --quiet -o old", "replay good.csv --quiet --json old",
                           "replay good.csv --quiet --html old", "explain oom.log --json old",
                           "doctor --device sim:h100-80g --json old", "convert good.csv --to csv old --force"):
-            old.write_text("precious")
+            precious = "<precious>" if " -o " in arguments or "--html" in arguments else '{"precious": 1}'
+            old.write_text(precious)
             old.chmod(0o640)
             done = self.run_program(arguments, limit=64)
             self.assertEqual(done.returncode, 1, (arguments, done.stderr))
             self.assertIn(b"old: could not be written", done.stderr)
-            self.assertEqual(old.read_text(), "precious", arguments)
+            self.assertEqual(old.read_text(), precious, arguments)
             self.assertEqual(self.run_program(arguments).returncode, 0, arguments)
-            self.assertNotEqual(old.read_text(), "precious", arguments)
+            self.assertNotEqual(old.read_text(), precious, arguments)
             self.assertEqual(old.stat().st_mode & 0o777, 0o640, "its permissions stay")
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["good.csv", "old", "oom.log"])
 
@@ -68,7 +69,7 @@ class Streams(unittest.TestCase):
         for target in ("real.json", "there.json"):
             (self.folder / "link.json").symlink_to(target)
             if target == "there.json":
-                (self.folder / target).write_text("old")
+                (self.folder / target).write_text("{}")
             self.assertEqual(self.run_program("explain oom.log --json link.json").returncode, 0)
             self.assertTrue((self.folder / "link.json").is_symlink())
             self.assertEqual(json.loads((self.folder / target).read_text())["schema"], "nofrag.explain/1")

@@ -89,7 +89,7 @@ def names_what_stays(verdict, text):
     freed = {row[2] for row in rows if row[1] == "f"}
     stay = {-(-int(row[3]) // 512) * 512 for row in rows[begun:] if row[1] == "a" and row[2] not in freed}
     sizes = [float(number) * UNITS[unit] for number, unit in said]
-    return all(any(abs(size - one) <= 0.01 * one for one in stay) for size in sizes)
+    return bool(sizes) and all(any(abs(size - one) <= 0.01 * one for one in stay) for size in sizes)
 
 
 def may_be_a_leak(verdict):

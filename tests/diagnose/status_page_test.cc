@@ -1,17 +1,21 @@
 #include "stats/status_page.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 namespace nofrag {
@@ -120,6 +124,36 @@ TEST(Process, AZombieHasEnded) {
   siginfo_t ended{};
   ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
   EXPECT_EQ(process_start_of(static_cast<std::uint64_t>(child)), 0U);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+}
+
+TEST(Process, OneWhoseFirstThreadEndedGoesOn) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    pthread_t other{};
+    const auto wait = [](void*) -> void* {
+      ::pause();
+      return nullptr;
+    };
+    if (::pthread_create(&other, nullptr, wait, nullptr) != 0) {
+      ::_exit(1);
+    }
+    ::syscall(SYS_exit, 0);  // this thread alone
+  }
+  const auto state = [child] {
+    std::ifstream file("/proc/" + std::to_string(child) + "/stat");
+    std::string line;
+    std::getline(file, line);
+    const std::size_t name = line.rfind(')');
+    return name == std::string::npos || name + 2 >= line.size() ? '?' : line[name + 2];
+  };
+  for (int i = 0; i < 500 && state() != 'Z'; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ASSERT_EQ(state(), 'Z');
+  EXPECT_GT(process_start_of(static_cast<std::uint64_t>(child)), 0U);
+  ::kill(child, SIGKILL);
   EXPECT_EQ(::waitpid(child, nullptr, 0), child);
 }
 

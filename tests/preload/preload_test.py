@@ -62,6 +62,12 @@ class Ways(unittest.TestCase):
             libraries = {line.split()[1] for line in client("where", way, conf="preload:off").stdout.splitlines()}
             self.assertEqual(libraries, {"libcuda.so.1"}, way)
 
+    def test_a_program_that_calls_nofrag_itself_starts_it_under_the_preload(self):
+        for conf in (None, "preload:native", "preload:vmm", "preload:off"):
+            with self.subTest(conf):
+                result = client("own_calls", conf=conf, timeout=30)
+                self.assertEqual((result.returncode, result.stdout), (0, "allocated: 1 \nfreed: 0\n"), result.stderr)
+
     def test_not_preloaded_but_linked_in_front_it_passes_on(self):
         # Before libcuda in the order of the program, as in one that links both.
         result = client("linked_in_front", preload=False)
@@ -168,7 +174,7 @@ class Semantics(unittest.TestCase):
                          FAKE_CUDA_FAIL="cuMemSetAccess:3:1")
         self.assertEqual(refused.returncode, 0, refused.stderr)
         self.assertEqual(refused.stderr.count("the driver refuses that for what nofrag maps"), 1, refused.stderr)
-        self.assertEqual(refused.stdout.count("byte: 7"), 2, refused.stdout)
+        self.assertEqual(refused.stdout.count("byte: 7"), 3, refused.stdout)
 
     def test_a_gpu_without_virtual_memory(self):
         self.same("dlsym", FAKE_CUDA_NO_VMM="1", said="no virtual memory")

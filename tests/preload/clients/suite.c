@@ -363,6 +363,21 @@ static void used_by_current(CUdeviceptr p) {
   line("byte", byte);
 }
 
+/* Given in a context of its own, not in its device's primary one. */
+static void peers_of_a_made_context(void) {
+  CUcontext own = NULL;
+  CUdeviceptr p = 0;
+  line("reset of the second", cu.reset(1));
+  line("set current", cu.set_current(context));
+  line("alloc on the first", cu.alloc(&p, 6 * MIB));
+  line("create on the second", cu.context_create(&own, 0, 1));
+  line("it may use the first's", cu.enable_peer(context, 0));
+  used_by_current(p);
+  line("destroy", cu.context_destroy(own));
+  line("set current", cu.set_current(context));
+  line("free", cu.free(p));
+}
+
 /* Peer access to what was allocated before it was given, after, and on a device that had nothing then. */
 static void peers(void) {
   CUcontext other = NULL;
@@ -384,6 +399,7 @@ static void peers(void) {
   line("free", cu.free(before));
   line("free", cu.free(after));
   line("free", cu.free(there));
+  peers_of_a_made_context();
   line("set current", cu.set_current(context));
   line("release", cu.release(1));
 }

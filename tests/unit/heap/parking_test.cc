@@ -77,6 +77,16 @@ TEST_F(ParkingTest, WhatOnlyItHasWakesIt) {
   EXPECT_EQ(there_->parked, 0U) << "parked while a block is in it";
 }
 
+TEST_F(ParkingTest, WhatWakesMergesWithWhatWasMadeBehindIt) {
+  heap_->attach(*there_, there_->range.address + 4 * kMiB, {HandleId{99}, 2 * kMiB});
+  work(3);
+  ASSERT_EQ(there_->parked, 2U);
+  heap_->wake_all();
+  EXPECT_EQ(there_->parked, 0U);
+  EXPECT_EQ(there_->first->size, 6 * kMiB);
+  heap_->check();
+}
+
 TEST_F(ParkingTest, ItsTilesAreTrueAgain) {
   const Block* kept = allocate(kMiB, kA);
   work(3, kB);  // behind it, not done

@@ -88,6 +88,8 @@ void grow_and_look(std::uint64_t stride) {
   AddressMap<std::uint64_t> map;
   std::vector<bool> in(values.size());
   std::size_t live = 0;
+  std::size_t found_once = 0;
+  std::size_t missed = 0;  // those that have not moved over yet
   const auto check_all = [&] {
     std::vector<bool> seen(values.size());
     map.for_each([&](const std::uint64_t* value) {
@@ -99,6 +101,12 @@ void grow_and_look(std::uint64_t stride) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       ASSERT_EQ(map.find(VirtAddr(base + i * stride)), in[i] ? &values[i] : nullptr);
       ASSERT_EQ(tag_of(map, base + i * stride), in[i] ? i % kTags : kTags);
+      const std::uint64_t* once = map.look_once(
+          VirtAddr(base + i * stride),
+          [&](const std::uint64_t&, std::uint32_t tag) { ASSERT_EQ(tag, i % kTags); });
+      ASSERT_TRUE(once == nullptr || (in[i] && once == &values[i]));
+      found_once += once != nullptr ? 1U : 0U;
+      missed += in[i] && once == nullptr ? 1U : 0U;
     }
   };
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -117,7 +125,11 @@ void grow_and_look(std::uint64_t stride) {
     }
     ASSERT_EQ(map.size(), live);
   }
+  EXPECT_GT(missed, 0U);
+  found_once = missed = 0;
   check_all();
+  EXPECT_EQ(found_once + missed, live);
+  EXPECT_GT(found_once, live / 2);
 }
 
 TEST(AddressMap, EveryKeyIsFoundWhileTheTableGrows) {
