@@ -27,9 +27,10 @@ struct HeapContext {
   std::uint64_t idle_sequence = 0;
   Bytes idle_bytes;  // in idle handles, all heaps
   // After how many changes of its shadows, and how many more for each of its mappings, a view is parked that
-  // nothing is allocated through: about as many as cost what it costs to wake it.
-  std::size_t park_after = 16;
-  std::size_t park_after_a_mapping = 2;
+  // nothing is allocated through: some times as many as cost what it costs to wake it. Sooner, recorded jobs hold up
+  // to half a percent more with thread caches than without (decision 0005).
+  std::size_t park_after = 32;
+  std::size_t park_after_a_mapping = 4;
   bool park_with_several = false;       // among several streams too (decision 0005)
   std::map<VirtAddr, Region*> regions;  // of all heaps, by first address
   // The block that covers `address`, or nullptr if the address is in no region.
