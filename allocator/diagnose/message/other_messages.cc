@@ -85,7 +85,8 @@ bool read_rmm(std::string_view text, Failure* f) {
   f->source = "RMM";
   // The newest say it of the driver's refusals too: "CUDA error (failed to allocate 1073741824 bytes) at: ...".
   const std::string_view refused = pool.empty() ? any : pool;
-  f->requested = size_after(refused.empty() ? from_last(text, kNotAllocated) : refused, kNotAllocated);
+  f->requested =
+      size_after(refused.empty() ? from_last(text, kNotAllocated) : refused, kNotAllocated);
   const std::size_t sizes = pool.find("current/max/try size = ");
   if (sizes != std::string_view::npos) {
     std::string_view rest = pool.substr(sizes + 23);
