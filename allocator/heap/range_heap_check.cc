@@ -92,6 +92,8 @@ void RangeHeap::check_region(const Region& region) const {
   }
   NOFRAG_CHECK(mappings == region.mapping_count && parked == region.parked,
                "mappings in a region miscounted");
+  NOFRAG_CHECK(parked == 0 || parked_run(region, false) <= region.parked_longest,
+               "a parked view has a longer run than it says");
 }
 
 void RangeHeap::check_handles() const {
