@@ -101,8 +101,9 @@ class DeviceAllocator {
   // Our address range is never given back: when this object is gone nothing is mapped in it, and none of its
   // addresses comes again. How many bytes of addresses these are.
   Bytes keep_addresses();
-  // Takes far fewer addresses, in a process in which ranges were kept. pre: nothing was allocated yet.
-  void spare_addresses();
+  // It is one of so many in this process, and takes addresses for no more than its share
+  // (AddressSpace::be_one_of). pre: nothing was allocated yet.
+  void share_addresses(unsigned count);
 
   // Until it is unpinned, the memory of the live block that holds `address` stays mapped where it is: it
   // is not given back, moved, cut or mapped anywhere else, even after the block is freed. (What is free

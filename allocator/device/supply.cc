@@ -246,9 +246,9 @@ Bytes DeviceAllocator::keep_addresses() {
   return impl_->space.keep();
 }
 
-void DeviceAllocator::spare_addresses() {
+void DeviceAllocator::share_addresses(unsigned count) {
   const std::lock_guard lock(impl_->mutex);
-  impl_->space.be_frugal();
+  impl_->space.be_one_of(count);
 }
 
 }  // namespace nofrag

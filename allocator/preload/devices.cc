@@ -101,19 +101,43 @@ bool grant(DeviceAllocator& allocator, std::uint64_t which) {
   return good;
 }
 
+// Two of the visible devices of which the first has no way to the memory of the second; -1: there are none.
+struct Apart {
+  int first = -1;
+  int second = -1;
+};
+Apart devices_apart() {
+  int count = 0;
+  if (real().device_count(&count) != CUDA_SUCCESS) {
+    return {};
+  }
+  for (int first = 0; first < count; ++first) {
+    for (int second = 0; second < count; ++second) {
+      int able = 0;
+      if (first != second &&
+          (real().can_access_peer(&able, first, second) != CUDA_SUCCESS || able == 0)) {
+        return {first, second};
+      }
+    }
+  }
+  return {};
+}
+
 Service decide_service(int device) {
   if (options().preload == PreloadMode::kNative) {
     return Service::kNative;
   }
-  int count = 0;
-  if (options().preload == PreloadMode::kAuto && real().device_count(&count) == CUDA_SUCCESS &&
-      count > 1) {
-    if (first_time(OnceMessage::kSeveralGpus)) {
-      say("this process sees %d GPUs, between which programs copy as nofrag's memory does not "
-          "allow; the driver serves alone (show it one: CUDA_VISIBLE_DEVICES; or say preload:vmm)",
-          count);
+  if (options().preload == PreloadMode::kAuto) {
+    if (const Apart apart = devices_apart(); apart.first >= 0) {
+      if (first_time(OnceMessage::kGpusApart)) {
+        say("of the GPUs that this process sees, device %d cannot use the memory of device %d, "
+            "and plain copies between them fail on mapped memory; the driver serves alone "
+            "(CUDA_VISIBLE_DEVICES shows a process fewer; preload:vmm overrules)",
+            apart.first,
+            apart.second);
+      }
+      return Service::kNative;
     }
-    return Service::kNative;
   }
   const int kept = Process::instance().kept_ranges();
   if (kept >= kMostKeptRanges || Process::instance().kept_addresses() >= kMostKeptAddresses) {
@@ -191,20 +215,21 @@ Service service_of(int device) {
   return service;
 }
 
-bool share_with(int device, int peer) {
+Shared share_with(int device, int peer) {
   const std::lock_guard lock(prepare_mutex);
   Seat& here = seat(device);
   const std::uint64_t bit = std::uint64_t{1} << peer;
-  here.peers |= bit;
-  if (here.service.load(std::memory_order_acquire) != Service::kVmm) {
-    return true;  // the driver's own memory, or it is seen to when nofrag's begins
+  if ((here.peers & bit) != 0) {
+    return Shared::kAlready;
   }
+  here.peers |= bit;
+  // Without one it is seen to when nofrag's memory begins, and the driver's own needs nothing.
   DeviceAllocator* const allocator = Process::instance().used_device(device);
-  return allocator == nullptr || grant(*allocator, bit);
+  return allocator == nullptr || grant(*allocator, bit) ? Shared::kNew : Shared::kRefused;
 }
 
 void say_no_access(int device) {
-  say("another GPU was given access to the memory of device %d, and the driver refuses that for "
+  say("another GPU needs access to the memory of device %d, and the driver refuses that for "
       "what nofrag maps; it "
       "serves the device from here on (preload:native does so from the start)",
       device);

@@ -59,9 +59,10 @@ void forget_contexts();
 void say_no_access(int device);
 // From now on the driver serves what is new on this device.
 void pass_on(int device);
-// What nofrag maps on `device`, now and later, can be used by `peer` too. False: the driver will not have it.
+// What nofrag maps on `device`, now and later, can be used by `peer` too. kRefused: the driver will not have it.
 // pre: the gate is held.
-[[nodiscard]] bool share_with(int device, int peer);
+enum class Shared : unsigned char { kAlready, kNew, kRefused };
+[[nodiscard]] Shared share_with(int device, int peer);
 // The courier; nullptr if it cannot be made. pre: the primary context of `device` is current.
 [[nodiscard]] CUstream courier_of(int device);
 [[nodiscard]] bool is_courier(int device, CUstream stream);

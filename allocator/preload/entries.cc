@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "preload/across.h"
 #include "preload/bootstrap.h"
 #include "preload/hooks.h"
 #include "preload/retry.h"
@@ -57,9 +58,11 @@ __asm__(
 
 #define NOFRAG_HOOK(symbol) NOFRAG_STUB(#symbol)
 #define NOFRAG_RETRY(symbol, ...) NOFRAG_STUB(#symbol)
+#define NOFRAG_ACROSS(symbol, ...) NOFRAG_STUB(#symbol)
 #include "preload/entries.def"
 #undef NOFRAG_HOOK
 #undef NOFRAG_RETRY
+#undef NOFRAG_ACROSS
 
 extern "C" {
 #define NOFRAG_HOOK(symbol)                                               \
@@ -68,9 +71,13 @@ extern "C" {
 #define NOFRAG_RETRY(symbol, ...)                                         \
   [[gnu::visibility("hidden")]] extern const char nofrag_stub_##symbol[]; \
   [[gnu::visibility("hidden")]] extern std::atomic<void*> nofrag_slot_##symbol;
+#define NOFRAG_ACROSS(symbol, ...)                                        \
+  [[gnu::visibility("hidden")]] extern const char nofrag_stub_##symbol[]; \
+  [[gnu::visibility("hidden")]] extern std::atomic<void*> nofrag_slot_##symbol;
 #include "preload/entries.def"
 #undef NOFRAG_HOOK
 #undef NOFRAG_RETRY
+#undef NOFRAG_ACROSS
 }
 #else
 #error "the preload's stubs are written for x86-64"
@@ -84,7 +91,7 @@ struct Row {
   const char* stub;
   std::atomic<void*>* slot;
   void* hook;
-  bool answers;  // a hook of its own, not a retry
+  bool answers;  // a hook of its own, not a second call
 };
 
 // NOLINTBEGIN(bugprone-macro-parentheses): symbols and types
@@ -100,11 +107,18 @@ struct Row {
    &nofrag_slot_##symbol,                                                 \
    reinterpret_cast<void*>(&Retry<__VA_ARGS__>::call<Entry::k_##symbol>), \
    false},
+#define NOFRAG_ACROSS(symbol, ...)                                         \
+  {#symbol,                                                                \
+   nofrag_stub_##symbol,                                                   \
+   &nofrag_slot_##symbol,                                                  \
+   reinterpret_cast<void*>(&Across<__VA_ARGS__>::call<Entry::k_##symbol>), \
+   false},
 const Row kRows[] = {
 #include "preload/entries.def"
 };
 #undef NOFRAG_HOOK
 #undef NOFRAG_RETRY
+#undef NOFRAG_ACROSS
 // NOLINTEND(bugprone-macro-parentheses)
 
 std::atomic<void*> real_addresses[kEntryCount];

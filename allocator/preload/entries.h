@@ -16,9 +16,11 @@ namespace nofrag::preload {
 enum class Entry : unsigned char {
 #define NOFRAG_HOOK(symbol) k_##symbol,
 #define NOFRAG_RETRY(symbol, ...) k_##symbol,
+#define NOFRAG_ACROSS(symbol, ...) k_##symbol,
 #include "preload/entries.def"
 #undef NOFRAG_HOOK
 #undef NOFRAG_RETRY
+#undef NOFRAG_ACROSS
   kCount
 };
 inline constexpr std::size_t kEntryCount = static_cast<std::size_t>(Entry::kCount);

@@ -247,7 +247,7 @@ CUresult hook_cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
   CUdevice user = -1;
   const int device = device_of(peer);
   const bool known = real().context_device(&user) == CUDA_SUCCESS && known_device(user);
-  if (device >= 0 && (!known || !share_with(device, user))) {
+  if (device >= 0 && (!known || share_with(device, user) == Shared::kRefused)) {
     say_no_access(device);
     pass_on(device);
   }

@@ -5,8 +5,8 @@
 // Layer: range.
 // Units: regions are whole granules. The reservation is kSpan times the device's memory
 // (address space is not memory: reservations up to 2^46 bytes cost nothing, docs/driver.md),
-// halved until the driver accepts it, and never less than four times. Who may need many in one
-// process starts lower: all its addresses together are about 2^47.
+// halved until the driver accepts it, and never less than four times. Who needs several in one
+// process starts lower: all its addresses together are about 2^47, and the driver needs some, too.
 // Invariants: free spans are sorted, disjoint and never adjacent; free + handed out ==
 // reservation.
 // Threads: none (the device lock), except contains(), which is lock-free.
@@ -14,7 +14,9 @@
 // refuses.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <vector>
 
 #include "base/result.h"
@@ -48,8 +50,9 @@ class AddressSpace {
     kept_ = true;
     return Bytes(size_.load(std::memory_order_relaxed));
   }
-  // Starts at kFrugalSpan. No effect after the first region.
-  void be_frugal() { span_ = kFrugalSpan; }
+  // One of so many in this process: starts at its share of kSpan, at kFrugalSpan at least. No effect after the first
+  // region.
+  void be_one_of(unsigned count) { span_ = std::max(kSpan / std::bit_ceil(count), kFrugalSpan); }
 
   Result<AddressRange> take_region(Bytes size);
   void return_region(AddressRange region);

@@ -20,7 +20,7 @@ enum class OnceMessage : unsigned char {
   kFreeAfterFork,
   kForeignFree,
   kNoException,
-  kSeveralGpus,
+  kGpusApart,
   kCount,
 };
 // True the first time in this process.

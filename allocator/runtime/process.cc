@@ -326,9 +326,8 @@ Result<DeviceAllocator*> Process::make_device(int ordinal) {
                           error.driver_code);
   }
   DeviceAllocator* const allocator = created.value().release();
-  if (kept_ranges() > 0) {
-    allocator->spare_addresses();
-  }
+  allocator->share_addresses(
+      static_cast<unsigned>(kept_ranges() > 0 ? kMostDevices : device_count_));
   allocator->add_pressure_callback([this](DeviceOrdinal device, Bytes needed) {
     return call_pressure_callbacks(device, needed);
   });

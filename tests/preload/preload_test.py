@@ -43,7 +43,7 @@ def client(name, *words, **options):
 
 def entries():
     with open(ARGUMENTS.entries) as file:
-        return re.findall(r"^NOFRAG_(?:HOOK|RETRY)\((\w+)", file.read(), re.MULTILINE)
+        return re.findall(r"^NOFRAG_(?:HOOK|RETRY|ACROSS)\((\w+)", file.read(), re.MULTILINE)
 
 
 class Ways(unittest.TestCase):
@@ -162,19 +162,35 @@ class Semantics(unittest.TestCase):
         # Memory that waits for its last user is not free yet.
         self.same("dlsym", "sizes", "frees", "contents", "streams", "pools", "captures", conf="preload_free_waits:false")
 
-    def test_several_gpus_are_the_drivers(self):
-        self.same("dlsym", FAKE_CUDA_DEVICES="2", said="sees 2 GPUs")
-        self.same("dlsym", FAKE_CUDA_DEVICES="2", conf="preload:vmm")
-        self.same("dlsym", "second", FAKE_CUDA_DEVICES="2", said="sees 2 GPUs")  # once, not for each
-        self.same("dlsym", "second", FAKE_CUDA_DEVICES="2", conf="preload:vmm")
-        self.same("dlsym", "peers", FAKE_CUDA_DEVICES="2", said="sees 2 GPUs")
-        self.same("dlsym", "peers", FAKE_CUDA_DEVICES="2", conf="preload:vmm")
+    def test_several_gpus(self):
+        for conf in (None, "preload:vmm", "preload:native"):
+            with self.subTest(conf):
+                self.same("dlsym", FAKE_CUDA_DEVICES="2", conf=conf)
+                self.same("dlsym", "second", FAKE_CUDA_DEVICES="2", conf=conf)
+                self.same("dlsym", "peers", FAKE_CUDA_DEVICES="2", conf=conf)
         # The third access that is set is the peer's to what was there: what comes later is the driver's, and right.
-        refused = client("suite", "dlsym", "peers", FAKE_CUDA_DEVICES="2", conf="preload:vmm",
-                         FAKE_CUDA_FAIL="cuMemSetAccess:3:1")
+        refused = client("suite", "dlsym", "peers", FAKE_CUDA_DEVICES="2", FAKE_CUDA_FAIL="cuMemSetAccess:3:1")
         self.assertEqual(refused.returncode, 0, refused.stderr)
         self.assertEqual(refused.stderr.count("the driver refuses that for what nofrag maps"), 1, refused.stderr)
         self.assertEqual(refused.stdout.count("byte: 7"), 3, refused.stdout)
+
+    def test_gpus_without_a_way_to_each_others_memory_are_the_drivers(self):
+        for group in ((), ("second",), ("peers",)):  # said once, not for each
+            self.same("dlsym", *group, FAKE_CUDA_DEVICES="2", FAKE_CUDA_APART="1",
+                      said="device 0 cannot use the memory of device 1.*the driver serves alone")
+        self.same("dlsym", FAKE_CUDA_DEVICES="2", FAKE_CUDA_FAIL="cuDeviceCanAccessPeer:2:801",
+                  said="device 1 cannot use the memory of device 0")
+        self.same("dlsym", "second", FAKE_CUDA_DEVICES="2", FAKE_CUDA_APART="1", conf="preload:vmm")
+
+    def test_copies_between_gpus(self):
+        for way in ("dlsym", "proc2"):
+            for words in ((), ("late",)):
+                with self.subTest(f"{way} {words}"):
+                    self.same(way, *words, program="across", FAKE_CUDA_DEVICES="2")
+        # Without the way in, they are refused: the test has something to see.
+        refused = client("across", "dlsym", FAKE_CUDA_DEVICES="2", FAKE_CUDA_FAIL="cuMemSetAccess:5:1")
+        self.assertIn("copy 0 from 0, current 0: 1\n", refused.stdout)
+        self.assertEqual(refused.stderr.count("the driver refuses that for what nofrag maps"), 1, refused.stderr)
 
     def test_a_gpu_without_virtual_memory(self):
         self.same("dlsym", FAKE_CUDA_NO_VMM="1", said="no virtual memory")

@@ -41,7 +41,8 @@
   A(cuMemAllocManaged, alloc_managed, (CUdeviceptr*, size_t, unsigned))                        \
   A(cuMemPoolCreate, pool_create, (CUmemoryPool*, const CUmemPoolProps*))                      \
   A(cuGraphInstantiateWithFlags, instantiate, (CUgraphExec*, CUgraph, unsigned long long))     \
-  A(cuGraphLaunch, launch_graph, (CUgraphExec, CUstream))
+  A(cuGraphLaunch, launch_graph, (CUgraphExec, CUstream))                                      \
+  A(cuMemcpyDtoH_v2, read, (void*, CUdeviceptr, size_t))
 
 /* What the preload does not stand before: always from the library itself. */
 #define API_PLAIN_FUNCTIONS(A)                                                \
@@ -53,8 +54,7 @@
   A(cuDeviceGetDefaultMemPool, default_pool, (CUmemoryPool*, CUdevice))       \
   A(cuStreamSynchronize, stream_synchronize, (CUstream))                      \
   A(cuThreadExchangeStreamCaptureMode, exchange_mode, (CUstreamCaptureMode*)) \
-  A(cuMemsetD8_v2, fill, (CUdeviceptr, unsigned char, size_t))                \
-  A(cuMemcpyDtoH_v2, read, (void*, CUdeviceptr, size_t))
+  A(cuMemsetD8_v2, fill, (CUdeviceptr, unsigned char, size_t))
 
 struct api {
 #define MEMBER(symbol, member, parameters) CUresult(*member) parameters;

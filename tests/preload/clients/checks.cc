@@ -243,9 +243,11 @@ void retries() {
   } entries[] = {
 #define NOFRAG_HOOK(symbol) {#symbol, false},
 #define NOFRAG_RETRY(symbol, ...) {#symbol, true},
+#define NOFRAG_ACROSS(symbol, ...) {#symbol, false},
 #include ENTRIES
 #undef NOFRAG_HOOK
 #undef NOFRAG_RETRY
+#undef NOFRAG_ACROSS
   };
   using Any = int (*)(const void*,
                       const void*,

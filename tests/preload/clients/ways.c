@@ -13,9 +13,12 @@ void* next_symbol(const char* name);
   extern const char linked_##symbol[] __asm__(#symbol) __attribute__((weak));
 #define NOFRAG_RETRY(symbol, ...) \
   extern const char linked_##symbol[] __asm__(#symbol) __attribute__((weak));
+#define NOFRAG_ACROSS(symbol, ...) \
+  extern const char linked_##symbol[] __asm__(#symbol) __attribute__((weak));
 #include ENTRIES
 #undef NOFRAG_HOOK
 #undef NOFRAG_RETRY
+#undef NOFRAG_ACROSS
 
 static void* by_link(const char* symbol) {
   static const struct {
@@ -24,9 +27,11 @@ static void* by_link(const char* symbol) {
   } linked[] = {
 #define NOFRAG_HOOK(symbol) {#symbol, linked_##symbol},
 #define NOFRAG_RETRY(symbol, ...) {#symbol, linked_##symbol},
+#define NOFRAG_ACROSS(symbol, ...) {#symbol, linked_##symbol},
 #include ENTRIES
 #undef NOFRAG_HOOK
 #undef NOFRAG_RETRY
+#undef NOFRAG_ACROSS
   };
   for (size_t i = 0; i < sizeof linked / sizeof linked[0]; ++i) {
     if (strcmp(linked[i].name, symbol) == 0) {
@@ -52,10 +57,10 @@ static void* by_next(const char* symbol) {
   return next_symbol(symbol);
 }
 
-/* "cuMemAllocAsync_ptsz" is "cuMemAllocAsync" with flag 2; a version suffix is asked for by trying versions. */
+/* "cuMemAllocAsync_ptsz" is "cuMemAllocAsync" with flag 2, "cuMemcpy_ptds" likewise; a version suffix is asked for by trying versions. */
 void* find_by_proc_address(const char* symbol, int entry_version, int nested) {
   static const int versions[] = {
-      13000, 12080, 12050, 12000, 11040, 11030, 11000, 10010, 10000, 7000, 4010, 3020, 2000};
+      13000, 12080, 12050, 12020, 12000, 11040, 11030, 11000, 10010, 10000, 7000, 4010, 3020, 2000};
   typedef int (*first)(const char*, void**, int, unsigned long long);
   typedef int (*second)(const char*, void**, int, unsigned long long, int*);
   void* entry = dlsym(driver(), entry_version == 1 ? "cuGetProcAddress" : "cuGetProcAddress_v2");
@@ -66,7 +71,7 @@ void* find_by_proc_address(const char* symbol, int entry_version, int nested) {
   strncpy(base, symbol, sizeof base - 1);
   base[sizeof base - 1] = 0;
   unsigned long long flags = 0;
-  char* suffix = strstr(base, "_ptsz");
+  char* suffix = strstr(base, "_pt");
   if (suffix != NULL) {
     *suffix = 0;
     flags = 2;

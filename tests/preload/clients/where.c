@@ -25,6 +25,10 @@ int main(int count, char** words) {
   }
 #define NOFRAG_HOOK(symbol) show(way, #symbol);
 #define NOFRAG_RETRY(symbol, ...) show(way, #symbol);
+#define NOFRAG_ACROSS(symbol, ...) show(way, #symbol);
 #include ENTRIES
+#undef NOFRAG_HOOK
+#undef NOFRAG_RETRY
+#undef NOFRAG_ACROSS
   return 0;
 }

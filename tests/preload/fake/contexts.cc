@@ -209,6 +209,16 @@ CUresult cuDeviceGetCount(int* count) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuDeviceCanAccessPeer(int* able, CUdevice device, CUdevice peer) {
+  FAKE_ENTRY("cuDeviceCanAccessPeer")
+  const int count = driver().devices;
+  if (device < 0 || peer < 0 || device >= count || peer >= count) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  *able = device != peer && std::getenv("FAKE_CUDA_APART") == nullptr ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuDeviceGet(CUdevice* device, int index) {
   FAKE_ENTRY("cuDeviceGet")
   *device = index;

@@ -188,19 +188,6 @@ CUresult cuMemsetD8(CUdeviceptr pointer, unsigned char value, std::size_t count)
                              .code());
 }
 
-CUresult cuMemcpyDtoH(void* out, CUdeviceptr pointer, std::size_t count) {
-  FAKE_ENTRY("cuMemcpyDtoH_v2")
-  auto* const bytes = static_cast<unsigned char*>(out);
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto tag = driver().sim->read_tag(address_of(pointer + i), seen_as(pointer));
-    if (!tag.ok()) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    bytes[i] = static_cast<unsigned char>(tag.value() == 0 ? 0 : tag.value() - 1);
-  }
-  return CUDA_SUCCESS;
-}
-
 // ---- virtual memory
 
 CUresult cuMemGetAllocationGranularity(std::size_t* size,

@@ -22,13 +22,23 @@ int cuIpcOpenMemHandle_v2(void*, FakeIpcHandle, unsigned);
 
 // A generic entry succeeds, or fails as a test asked for. Those that the other files have are stronger.
 #define NOFRAG_HOOK(symbol)
+using CUdeviceptr = unsigned long long;
+using CUstream = void*;
+using CUcontext = void*;
+using CUarray = void*;
+struct CUDA_MEMCPY2D;
+struct CUDA_MEMCPY3D;
+struct GraphNode;
+struct BatchedCopy;
 #define NOFRAG_RETRY(symbol, ...)                     \
   [[gnu::weak]] int symbol(__VA_ARGS__) {             \
     return static_cast<int>(fake_cuda_note(#symbol)); \
   }
+#define NOFRAG_ACROSS NOFRAG_RETRY
 #include "preload/entries.def"
 #undef NOFRAG_HOOK
 #undef NOFRAG_RETRY
+#undef NOFRAG_ACROSS
 
 #define NOTE(name)                                                            \
   if (const int fault = static_cast<int>(fake_cuda_note(name)); fault != 0) { \
@@ -113,9 +123,11 @@ int cuGetProcAddress_v2(
 // Addresses of this library's own symbols (it is linked with -Bsymbolic).
 #define NOFRAG_HOOK(symbol) extern const char fake_at_##symbol[] __asm__(#symbol);
 #define NOFRAG_RETRY(symbol, ...) extern const char fake_at_##symbol[] __asm__(#symbol);
+#define NOFRAG_ACROSS(symbol, ...) extern const char fake_at_##symbol[] __asm__(#symbol);
 #include "preload/entries.def"
 #undef NOFRAG_HOOK
 #undef NOFRAG_RETRY
+#undef NOFRAG_ACROSS
 extern const char fake_at_cuMemAlloc[] __asm__("cuMemAlloc");
 extern const char fake_at_cuMemGetAddressRange_v3[] __asm__("cuMemGetAddressRange_v3");
 extern const char fake_at_cuInit[] __asm__("cuInit");
@@ -130,9 +142,11 @@ struct Symbol {
 const Symbol kSymbols[] = {
 #define NOFRAG_HOOK(symbol) {#symbol, fake_at_##symbol},
 #define NOFRAG_RETRY(symbol, ...) {#symbol, fake_at_##symbol},
+#define NOFRAG_ACROSS(symbol, ...) {#symbol, fake_at_##symbol},
 #include "preload/entries.def"
 #undef NOFRAG_HOOK
 #undef NOFRAG_RETRY
+#undef NOFRAG_ACROSS
     {"cuMemAlloc", fake_at_cuMemAlloc},
     {"cuMemGetAddressRange_v3", fake_at_cuMemGetAddressRange_v3},
     {"cuInit", fake_at_cuInit},
@@ -173,6 +187,12 @@ constexpr Version kVersions[] = {
     {"cuMemGetAddressRange", "_v2", 3020},
     {"cuGraphInstantiate", "_v2", 11000},
     {"cuGraphInstantiate", "", 10000},
+    {"cuMemcpyBatchAsync", "_v2", 13000},
+    {"cuMemcpyBatchAsync", "", 12080},
+    {"cuMemcpy3DBatchAsync", "_v2", 13000},
+    {"cuMemcpy3DBatchAsync", "", 12080},
+    {"cuGraphAddNode", "_v2", 12030},
+    {"cuGraphAddNode", "", 12020},
     {"cuCtxCreate", "_v4", 12050},
     {"cuCtxCreate", "_v3", 11040},
     {"cuCtxCreate", "_v2", 3020},
@@ -192,7 +212,7 @@ const char* look_up(const char* name, int version, bool per_thread_streams) {
     }
   }
   if (per_thread_streams) {
-    for (const char* suffix : {"_v2_ptsz", "_ptsz"}) {
+    for (const char* suffix : {"_v2_ptsz", "_ptsz", "_v2_ptds", "_ptds"}) {
       if (const char* const found = exported(name, suffix); found != nullptr) {
         return found;
       }

@@ -65,7 +65,7 @@ TEST_F(BlocksTest, KeptAddressesOutliveTheAllocatorWithNothingInThem) {
   auto created = DeviceAllocator::create(*recorder_, kDevice, Options());
   ASSERT_TRUE(created.ok());
   const auto next = std::move(created.value());
-  next->spare_addresses();
+  next->share_addresses(64);
   EXPECT_TRUE(next->allocate(60 * kMiB, kA).ok());
   EXPECT_FALSE(next->owns(block));
   EXPECT_EQ(sim_->leaks().reserved_bytes,

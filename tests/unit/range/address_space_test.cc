@@ -97,11 +97,21 @@ TEST(AddressSpace, KeepsNothingThatItDoesNotHave) {
 TEST(AddressSpace, AFrugalOneTakesLittle) {
   SimulatedDriver driver(spec());
   AddressSpace space(driver, 64 * kMiB, 2 * kMiB);
-  space.be_frugal();
+  space.be_one_of(64);
   EXPECT_EQ(space.free_bytes(), 64 * kMiB * AddressSpace::kFrugalSpan);
   space.return_region(space.take_region(2 * kMiB).value());
   EXPECT_EQ(driver.leaks().reserved_bytes, 64 * kMiB * AddressSpace::kFrugalSpan);
   EXPECT_EQ(space.free_bytes(), 64 * kMiB * AddressSpace::kFrugalSpan);
+}
+
+TEST(AddressSpace, SeveralShareTheAddresses) {
+  SimulatedDriver driver(spec());
+  for (const auto& [count, span] :
+       {std::pair{1U, 256U}, {2U, 128U}, {3U, 64U}, {8U, 32U}, {17U, 16U}}) {
+    AddressSpace space(driver, 64 * kMiB, 2 * kMiB);
+    space.be_one_of(count);
+    EXPECT_EQ(space.free_bytes(), 64 * kMiB * span) << count;
+  }
 }
 
 TEST(AddressSpaceDeathTest, RegionReturnedTwiceAborts) {

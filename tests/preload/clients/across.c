@@ -1,0 +1,226 @@
+/* Copies between memory of two GPUs, and between each and the host while the other is current. One line a finding, no
+ * addresses: two runs, with and without the preload, must print the same. On the fake driver; on GPUs
+ * tests/gpu/preload/across_devices.cu does more of it.
+ *
+ * usage: across WAY [late]     late: the second GPU's memory is allocated after the first copies */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api.h"
+
+#define MIB ((size_t)1 << 20)
+
+static struct api cu;
+static way_function way;
+static CUcontext contexts[2];
+static CUstream streams[2];
+static CUdeviceptr blocks[2];
+static const size_t size = 3 * MIB;
+
+static void line(const char* what, long long value) {
+  printf("%s: %lld\n", what, value);
+}
+
+#define CALL(symbol, parameters) ((CUresult(*) parameters)found(#symbol))
+
+static void* found(const char* symbol) {
+  void* address = way(symbol);
+  if (address == NULL) {
+    fprintf(stderr, "no %s\n", symbol);
+    exit(3);
+  }
+  return address;
+}
+
+static void on(int device) {
+  cu.set_current(contexts[device]);
+}
+
+/* Does the block of `device` hold that value, as its own device sees it? */
+static int holds(int device, unsigned char value) {
+  unsigned char bytes[2] = {0, 0};
+  on(device);
+  return cu.read(bytes, blocks[device], 1) == CUDA_SUCCESS &&
+         cu.read(bytes + 1, blocks[device] + size - 1, 1) == CUDA_SUCCESS && bytes[0] == value &&
+         bytes[1] == value;
+}
+
+static CUDA_MEMCPY3D box(int from, CUmemorytype type) {
+  CUDA_MEMCPY3D wanted;
+  memset(&wanted, 0, sizeof wanted);
+  wanted.srcMemoryType = wanted.dstMemoryType = type;
+  wanted.srcDevice = blocks[from];
+  wanted.dstDevice = blocks[1 - from];
+  wanted.WidthInBytes = wanted.srcPitch = wanted.dstPitch = 4096;
+  wanted.Height = wanted.srcHeight = wanted.dstHeight = size / 4096 / 2;
+  wanted.Depth = 2;
+  return wanted;
+}
+
+static CUDA_MEMCPY2D rectangle(int from, CUmemorytype type) {
+  CUDA_MEMCPY2D wanted;
+  memset(&wanted, 0, sizeof wanted);
+  wanted.srcMemoryType = wanted.dstMemoryType = type;
+  wanted.srcDevice = blocks[from];
+  wanted.dstDevice = blocks[1 - from];
+  wanted.WidthInBytes = wanted.srcPitch = wanted.dstPitch = 4096;
+  wanted.Height = size / 4096;
+  return wanted;
+}
+
+enum { kCopies = 16 };
+
+/* Copy number `which` of the block of `from` to the other one. */
+static CUresult copy(int which, int from, int current) {
+  CUdeviceptr to = blocks[1 - from];
+  CUdeviceptr source = blocks[from];
+  CUstream stream = streams[current];
+  size_t bytes = size;
+  CUDA_MEMCPY2D flat =
+      rectangle(from, which % 2 == 0 ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_UNIFIED);
+  CUDA_MEMCPY3D deep = box(from, which % 2 == 0 ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_UNIFIED);
+  CUDA_MEMCPY3D_BATCH_OP operation;
+  CUgraphNodeParams node;
+  switch (which) {
+    case 0:
+      return CALL(cuMemcpy, (CUdeviceptr, CUdeviceptr, size_t))(to, source, size);
+    case 1:
+      return CALL(cuMemcpyAsync, (CUdeviceptr, CUdeviceptr, size_t, CUstream))(
+          to, source, size, stream);
+    case 2:
+      return CALL(cuMemcpyDtoD_v2, (CUdeviceptr, CUdeviceptr, size_t))(to, source, size);
+    case 3:
+      return CALL(cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream))(
+          to, source, size, stream);
+    case 4:
+    case 5:
+      return CALL(cuMemcpy2D_v2, (const CUDA_MEMCPY2D*))(&flat);
+    case 6:
+      return CALL(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D*))(&flat);
+    case 7:
+      return CALL(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D*, CUstream))(&flat, stream);
+    case 8:
+    case 9:
+      return CALL(cuMemcpy3D_v2, (const CUDA_MEMCPY3D*))(&deep);
+    case 10:
+    case 11:
+      return CALL(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D*, CUstream))(&deep, stream);
+    case 12:
+      return CALL(cuMemcpyBatchAsync_v2,
+                  (CUdeviceptr*, CUdeviceptr*, size_t*, size_t, void*, size_t*, size_t, CUstream))(
+          &to, &source, &bytes, 1, NULL, NULL, 0, stream);
+    case 13:
+      memset(&operation, 0, sizeof operation);
+      operation.src.type = operation.dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+      operation.src.op.ptr.ptr = source;
+      operation.dst.op.ptr.ptr = to;
+      operation.extent.width = size;
+      operation.extent.height = operation.extent.depth = 1;
+      return CALL(cuMemcpy3DBatchAsync_v2,
+                  (size_t, CUDA_MEMCPY3D_BATCH_OP*, unsigned long long, CUstream))(
+          1, &operation, 0, stream);
+    case 14:
+      return CALL(
+          cuGraphAddMemcpyNode,
+          (CUgraphNode*, CUgraph, const CUgraphNode*, size_t, const CUDA_MEMCPY3D*, CUcontext))(
+          NULL, NULL, NULL, 0, &deep, contexts[current]);
+    default:
+      memset(&node, 0, sizeof node);
+      node.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+      node.memcpy.copyCtx = contexts[current];
+      node.memcpy.copyParams = deep;
+      return CALL(
+          cuGraphAddNode_v2,
+          (CUgraphNode*, CUgraph, const CUgraphNode*, const void*, size_t, CUgraphNodeParams*))(
+          NULL, NULL, NULL, NULL, 0, &node);
+  }
+}
+
+static void allocate(int device) {
+  on(device);
+  line("alloc", cu.alloc(&blocks[device], size));
+}
+
+/* The first copy that is refused lets the GPUs in, so each gets blocks of its own, after a reset. */
+static void again(int late) {
+  for (int device = 0; device < 2; ++device) {
+    cu.reset(device);
+    line("retain", cu.retain(&contexts[device], device));
+    on(device);
+    line("stream", cu.stream_create(&streams[device], CU_STREAM_NON_BLOCKING));
+    if (device == 0 || !late) {
+      allocate(device);
+    }
+  }
+  if (late) {
+    unsigned char byte = 0;
+    on(1);
+    line("read while the other is current", cu.read(&byte, blocks[0], 1));
+    allocate(1);
+  }
+}
+
+static void between(int which, int from, int current, int captured) {
+  on(from);
+  cu.fill(blocks[from], (unsigned char)(3 + which), size);
+  on(1 - from);
+  cu.fill(blocks[1 - from], 1, size);
+  on(current);
+  CUgraph graph = NULL;
+  if (captured) {
+    line("begin", cu.begin_capture(streams[current], CU_STREAM_CAPTURE_MODE_RELAXED));
+  }
+  printf(
+      "copy %d from %d, current %d: %d\n", which, from, current, (int)copy(which, from, current));
+  if (captured) {
+    line("end", cu.end_capture(streams[current], &graph));
+  }
+  line("arrived", holds(1 - from, (unsigned char)(3 + which)));
+}
+
+static void with_the_host(int device) {
+  static unsigned char host[3 * MIB];
+  on(1 - device);
+  memset(host, 9, size);
+  line("to the device",
+       CALL(cuMemcpyHtoD_v2, (CUdeviceptr, const void*, size_t))(blocks[device], host, size));
+  line("arrived", holds(device, 9));
+  on(1 - device);
+  memset(host, 11, size);
+  line("to the device, stream",
+       CALL(cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void*, size_t, CUstream))(
+           blocks[device], host, size, streams[device]));
+  line("arrived", holds(device, 11));
+  on(1 - device);
+  line("to the host",
+       CALL(cuMemcpyDtoHAsync_v2, (void*, CUdeviceptr, size_t, CUstream))(
+           host, blocks[device], size, streams[1 - device]));
+  line("byte", host[size - 1]);
+  line("nowhere", cu.read(host, 0x10, 1));
+}
+
+int main(int count, char** words) {
+  if (count < 2 || (way = way_named(words[1])) == NULL) {
+    fprintf(stderr, "usage: across WAY [late]\n");
+    return 2;
+  }
+  const int late = count > 2;
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  load_api(&cu, words[1]);
+  line("init", cu.init(0));
+  for (int which = 0; which < kCopies; ++which) {
+    again(late);
+    between(which, which % 2, which / 2 % 2, which == 1 || which == 7);
+    between(which, 1 - which % 2, which / 2 % 2, 0);
+  }
+  for (int device = 0; device < 2; ++device) {
+    again(late);
+    with_the_host(device);
+  }
+  for (int device = 0; device < 2; ++device) {
+    on(1 - device);
+    line("free", cu.free(blocks[device]));
+  }
+  return 0;
+}
