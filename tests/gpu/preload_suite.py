@@ -56,7 +56,7 @@ class Suite:
         environment.pop("LD_PRELOAD", None)
         environment["PRELOAD_PLUGIN"] = str(self.bin / "libplugin.so")
         environment["NOFRAG_TORCH"] = "0"  # PyTorch's own allocator, whose segments the preload serves
-        environment.setdefault("CUDA_VISIBLE_DEVICES", "0")  # where there are more the preload leaves all to the driver
+        environment.setdefault("CUDA_VISIBLE_DEVICES", "0")
         if preload:
             environment["LD_PRELOAD"] = self.library
             environment["NOFRAG_CONF"] = conf
@@ -204,10 +204,25 @@ class Suite:
         self.check("two processes at once", all(text == reference for text, _ in outputs), "")
 
     def two_gpus(self):
+        """What two GPUs that can use each other's memory do, and programs over both."""
+        both = {"CUDA_VISIBLE_DEVICES": "0,1"}
         if self.build_cuda("two_gpus", "two_gpus", "-cudart", "static"):
-            both = {"CUDA_VISIBLE_DEVICES": "0,1"}
-            self.same("two GPUs", [self.bin / "two_gpus"], says="this process sees 2 GPUs", **both)
-            self.same("two GPUs, preload:vmm", [self.bin / "two_gpus", "peers"], conf="preload:vmm", **both)
+            self.same("two GPUs", [self.bin / "two_gpus"], **both)
+        for target, flags in {"static": ["-cudart", "static"], "shared": ["-cudart", "shared"],
+                              "per-thread streams": ["-cudart", "shared", "-default-stream", "per-thread"]}.items():
+            program = f"across-{target.replace(' ', '-')}"
+            if self.build_cuda("across_devices", program, *flags):
+                self.same(f"copies between GPUs, {target}", [self.bin / program], **both)
+        for size in (1000, 5 * MIB, 700 * MIB):
+            self.same(f"IPC of {size} bytes, to the other GPU", [self.bin / "ipc", "dlsym", size], IPC_CHILD_DEVICE="1",
+                      documented=[("child: open what was freed: 0", "child: open what was freed: 1")], **both)
+        for job in ("cupy", "jax", "torch", "nccl"):
+            name = f"{job} over two GPUs"
+            ran = self.same(name, [sys.executable, HERE / "preload/two_gpu_jobs.py", job], prefix="VALUE", timeout=300, **both)
+            if ran and ran[1][0] == 0:
+                served = self.result(ran[1][1])["served"]
+                # JAX makes most of its memory itself; its platform allocator asks for it plainly.
+                self.check(f"{name}: served", served == [0, 1], f"devices {served}")
 
     def libraries(self):
         if not self.build_cuda("library_loop", "library_loop", "-cudart", "static"):

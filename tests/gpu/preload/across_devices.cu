@@ -205,6 +205,31 @@ void copies() {
   }
 }
 
+#if CUDART_VERSION >= 13000
+void batched_copies() {
+  across("cudaMemcpyBatchAsync", [](int from, int current) {
+    void* to = on[1 - from];
+    const void* source = on[from];
+    std::size_t size = kBytes;
+    std::size_t first = 0;
+    cudaMemcpyAttributes attributes{};
+    attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    return cudaMemcpyBatchAsync(&to, &source, &size, 1, &attributes, &first, 1, stream_of[current]);
+  });
+  across("cudaMemcpy3DBatchAsync", [](int from, int current) {
+    cudaMemcpy3DBatchOp operation{};
+    operation.src.type = operation.dst.type = cudaMemcpyOperandTypePointer;
+    operation.src.op.ptr.ptr = on[from];
+    operation.dst.op.ptr.ptr = on[1 - from];
+    operation.extent = make_cudaExtent(kBytes, 1, 1);
+    operation.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    return cudaMemcpy3DBatchAsync(1, &operation, 0, stream_of[current]);
+  });
+}
+#else
+void batched_copies() {}
+#endif
+
 void peer_copies() {
   across("cudaMemcpyPeer", [](int from, int) {
     return cudaMemcpyPeer(on[1 - from], 1 - from, on[from], from, kBytes);
@@ -411,6 +436,7 @@ int main() {
   }
   pageable = new std::uint32_t[kWords];
   copies();
+  batched_copies();
   peer_copies();
   driver_copies();
   host_copies();

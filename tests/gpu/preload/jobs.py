@@ -36,20 +36,25 @@ def device_used():
     return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]) * MIB
 
 
-def nofrag_holds():
-    """Bytes that nofrag holds in this process and those that it saw passing by (JAX creates its memory itself); None
-    where it is not preloaded."""
+def statistics():
+    """What nofrag tells of this process; None where it is not preloaded."""
     program = ctypes.CDLL(None)
     if not hasattr(program, "nofrag_stats_json"):
         return None
     needed = ctypes.c_size_t()
     program.nofrag_stats_json(None, 0, ctypes.byref(needed))
     text = ctypes.create_string_buffer(needed.value + 4096)
-    if program.nofrag_stats_json(text, len(text), None) != 0:
-        return 0
-    statistics = json.loads(text.value.decode())
-    held = sum(device["reserved_bytes"] for device in statistics["devices"][:1])
-    return held + sum(passed["total_bytes"] for passed in statistics.get("passed_on", [])[:1])
+    return json.loads(text.value.decode()) if program.nofrag_stats_json(text, len(text), None) == 0 else {"devices": []}
+
+
+def nofrag_holds():
+    """Bytes that nofrag holds in this process and those that it saw passing by (JAX creates its memory itself); None
+    where it is not preloaded."""
+    told = statistics()
+    if told is None:
+        return None
+    held = sum(device["reserved_bytes"] for device in told["devices"][:1])
+    return held + sum(passed["total_bytes"] for passed in told.get("passed_on", [])[:1])
 
 
 class Account:

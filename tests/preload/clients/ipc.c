@@ -1,4 +1,4 @@
-/* Two processes share a block by legacy IPC. usage: ipc WAY [SIZE]
+/* Two processes share a block by legacy IPC. usage: [IPC_CHILD_DEVICE=N] ipc WAY [SIZE]
  *
  * The parent starts its child (by fork and exec, before it touches the driver), allocates neighbours and the
  * block, fills them, and sends the handle through a pipe; the child opens it twice, reads it, asks about it and
@@ -21,10 +21,10 @@ static void line(const char* what, long long value) {
   fflush(stdout);
 }
 
-static void context(const char* way) {
+static void context(const char* way, int device) {
   CUcontext made = NULL;
   load_api(&cu, way);
-  if (cu.init(0) != CUDA_SUCCESS || cu.retain(&made, 0) != CUDA_SUCCESS ||
+  if (cu.init(0) != CUDA_SUCCESS || cu.retain(&made, device) != CUDA_SUCCESS ||
       cu.set_current(made) != CUDA_SUCCESS) {
     fprintf(stderr, "no context\n");
     exit(3);
@@ -87,7 +87,8 @@ static int child(const char* way, size_t size, int from, int to) {
   size_t found = 0;
   unsigned char byte = 0;
   must_move(read(from, &handle, sizeof handle), sizeof handle);
-  context(way);
+  const char* const device = getenv("IPC_CHILD_DEVICE");
+  context(way, device != NULL ? atoi(device) : 0);
   line("child: open", cu.ipc_open(&first, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   line("child: open again", cu.ipc_open(&second, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   line("child: same place", first == second);
@@ -140,7 +141,7 @@ int main(int count, char** words) {
     execl("/proc/self/exe", words[0], words[1], sizes, from, to, (char*)NULL);
     _exit(127);
   }
-  context(words[1]);
+  context(words[1], 0);
   CUdeviceptr around[4] = {0};
   CUdeviceptr block = 0;
   CUipcMemHandle handle;
