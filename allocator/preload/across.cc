@@ -3,7 +3,7 @@
 #include <cstddef>
 
 #include "preload/captures.h"
-#include "preload/devices.h"
+#include "preload/memory.h"
 
 namespace nofrag::preload {
 
@@ -22,7 +22,7 @@ static_assert(offsetof(BatchedCopy, from.pointer) ==
 namespace {
 
 std::uint64_t bit(int device) {
-  return std::uint64_t{1} << device;
+  return device >= 0 && device < Process::kMostDevices ? std::uint64_t{1} << device : 0;
 }
 
 // Where memory of the driver's own lies; -1: on the host, or nowhere.
@@ -38,59 +38,101 @@ int device_of_memory(CUdeviceptr pointer) {
              : -1;
 }
 
-bool names_memory(CUmemorytype type) {
-  return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
-}
-
 template <typename Copy>
 void add_ends(Reach& reach, const Copy* copy) {
   if (copy == nullptr) {
     return;
   }
-  if (names_memory(copy->srcMemoryType)) {
-    reach.add(copy->srcDevice);
+  const auto add = [&](CUmemorytype type, CUdeviceptr memory, CUarray array) {
+    if (type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED) {
+      reach.add(memory);
+    } else if (type == CU_MEMORYTYPE_ARRAY) {
+      reach.add(array);
+    }
+  };
+  add(copy->dstMemoryType, copy->dstDevice, copy->dstArray);
+  add(copy->srcMemoryType, copy->srcDevice, copy->srcArray);
+}
+
+// What `first`'s default stream has been given comes before what that of `then` is given from now on.
+void order(CUcontext first, CUcontext then, CUstream stream) {
+  bool good = false;
+  CUcontext popped = nullptr;
+  CUevent event = nullptr;
+  if (real().context_push(first) == CUDA_SUCCESS) {
+    good = real().event_create(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS &&
+           real().event_record(event, stream) == CUDA_SUCCESS;
+    real().context_pop(&popped);
   }
-  if (names_memory(copy->dstMemoryType)) {
-    reach.add(copy->dstDevice);
+  if (good && real().context_push(then) == CUDA_SUCCESS) {
+    good = real().stream_wait_event(stream, event, 0) == CUDA_SUCCESS;
+    real().context_pop(&popped);
+  }
+  if (event != nullptr) {
+    real().event_destroy(event);  // once it has happened
+  }
+  if (!good && real().context_push(first) == CUDA_SUCCESS) {
+    static_cast<void>(real().context_synchronize());
+    real().context_pop(&popped);
+  }
+}
+
+template <typename Each>
+void for_each_device(std::uint64_t devices, Each each) {
+  for (int device = 0; devices != 0; ++device, devices >>= 1) {
+    if ((devices & 1) != 0) {
+      each(device);
+    }
   }
 }
 
 }  // namespace
 
-bool may_let_in() {
+bool may_carry() {
   return has_acted() && !InsideNofrag::here() && !Process::instance().exiting();
 }
 
-Reach::Reach() : lock_(gate()) {
-  takes_part(current_device());
-}
-
-void Reach::takes_part(int device) {
-  if (device >= 0 && device < Process::kMostDevices) {
-    users_ |= bit(device);
+Reach::Reach(bool per_thread) : lock_(gate()), per_thread_(per_thread) {
+  if (real().context_current(&current_) == CUDA_SUCCESS && current_ != nullptr) {
+    static_cast<void>(device_of(current_));  // notes that it is in use
+    static_cast<void>(real().context_device(&here_));
   }
+  users_ = bit(here_);
 }
 
 void Reach::add(CUdeviceptr pointer) {
   if (pointer == 0) {
     return;
   }
-  if (const DeviceAllocator* const owner = owner_of(pointer); owner != nullptr) {
-    owners_ |= bit(owner->device().value());
-    takes_part(owner->device().value());
-  } else {
-    takes_part(device_of_memory(pointer));
+  const DeviceAllocator* const owner = owner_of(pointer);
+  const int device = owner != nullptr ? owner->device().value() : device_of_memory(pointer);
+  owners_ |= owner != nullptr ? bit(device) : 0;
+  places_ |= bit(device);
+  users_ |= bit(device);
+  if (end_count_ < kEnds) {
+    ends_[end_count_] = {pointer, device};
   }
+  ++end_count_;
 }
 
 void Reach::add(CUstream stream) {
-  if (!is_capturing(stream)) {  // else nothing may be asked of it
-    takes_part(device_of_stream(stream));
+  const auto number = reinterpret_cast<std::uintptr_t>(stream);
+  default_stream_ = number <= 2;
+  per_thread_ = number == 2 || (number == 0 && per_thread_);
+  captured_ = places_ != bit(here_) &&
+              is_capturing(per_thread_ && number == 0 ? per_thread_stream() : stream);
+  if (!default_stream_ && !captured_) {  // else nothing may be asked of it
+    users_ |= bit(device_of_stream(stream));
   }
 }
 
 void Reach::add(CUcontext context) {
-  takes_part(device_of(context));
+  other_form_ = true;
+  users_ |= bit(device_of(context));
+}
+
+void Reach::add(CUarray /*array*/) {
+  other_form_ = true;
 }
 
 void Reach::add(const CUDA_MEMCPY2D* copy) {
@@ -102,36 +144,108 @@ void Reach::add(const CUDA_MEMCPY3D* copy) {
 }
 
 void Reach::add(const GraphNode* node) {
+  other_form_ = true;
+  default_stream_ = false;
   if (node != nullptr && node->type == CU_GRAPH_NODE_TYPE_MEMCPY) {
-    add(node->context);
+    users_ |= bit(device_of(node->context));
     add(&node->copy);
   }
 }
 
 void Reach::add(const BatchedCopy& copy) {
-  for (const BatchedCopy::End* end : {&copy.from, &copy.to}) {
+  for (const BatchedCopy::End* end : {&copy.to, &copy.from}) {
     if (end->type == BatchedCopy::End::kPointer) {
       add(end->pointer);
     }
   }
 }
 
-bool Reach::let_in() {
+CUcontext Reach::context_of(const End& end) {
+  CUcontext context = nullptr;
+  if (owner_of(end.pointer) == nullptr &&
+      real().pointer_attribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, end.pointer) ==
+          CUDA_SUCCESS &&
+      context != nullptr) {
+    return context;
+  }
+  return primary_of(end.device);
+}
+
+Route Reach::route(bool linear) const {
+  Route route;
+  if (owners_ == 0 || current_ == nullptr || places_ == bit(here_) || captured_) {
+    return route;
+  }
+  if (linear && end_count_ == kEnds && ends_[0].device >= 0 && ends_[1].device >= 0) {
+    route = {Route::Way::kBetween, context_of(ends_[0]), context_of(ends_[1]), nullptr, 0, nullptr};
+    return route.to != nullptr && route.from != nullptr ? route : Route{};
+  }
+  if (!default_stream_ || any_capture()) {
+    return route;
+  }
+  route.stream = per_thread_ ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+  if (places_ == owners_ && (places_ & (places_ - 1)) == 0 && !other_form_) {
+    route.way = Route::Way::kInside;
+    for_each_device(places_, [&](int device) { route.home = primary_of(device); });
+    return route.home != nullptr ? route : Route{};
+  }
+  route.way = Route::Way::kFenced;
+  route.home = current_;
+  route.others = places_ & ~bit(here_);
+  return route;
+}
+
+bool Reach::let_in() const {
   bool any = false;
-  for (int owner = 0; owner < Process::kMostDevices; ++owner) {
-    for (int user = 0; (owners_ & bit(owner)) != 0 && user < Process::kMostDevices; ++user) {
-      if (user == owner || (users_ & bit(user)) == 0) {
-        continue;
-      }
+  for_each_device(owners_, [&](int owner) {
+    for_each_device(users_ & ~bit(owner), [&](int user) {
       const Shared shared = share_with(owner, user);
       any = any || shared == Shared::kNew;
       if (shared == Shared::kRefused) {
         say_no_access(owner);
         pass_on(owner);
       }
-    }
-  }
+    });
+  });
   return any;
+}
+
+CUresult copy_between(
+    const Route& route, bool per_thread, CUdeviceptr to, CUdeviceptr from, std::size_t size) {
+  return (per_thread ? real().copy_peer_ptds : real().copy_peer)(
+      to, route.to, from, route.from, size);
+}
+
+CUresult copy_between(const Route& route,
+                      bool per_thread,
+                      CUdeviceptr to,
+                      CUdeviceptr from,
+                      std::size_t size,
+                      CUstream stream) {
+  return (per_thread ? real().copy_peer_async_ptsz : real().copy_peer_async)(
+      to, route.to, from, route.from, size, stream);
+}
+
+Fence::Fence(const Route& route) : route_(route) {
+  if (route_.way == Route::Way::kInside) {
+    static_cast<void>(real().context_current(&current_));
+    order(current_, route_.home, route_.stream);
+    pushed_ = real().context_push(route_.home) == CUDA_SUCCESS;
+  } else if (route_.way == Route::Way::kFenced) {
+    for_each_device(route_.others,
+                    [&](int device) { order(primary_of(device), route_.home, route_.stream); });
+  }
+}
+
+Fence::~Fence() {
+  if (pushed_) {
+    CUcontext popped = nullptr;
+    real().context_pop(&popped);
+    order(route_.home, current_, route_.stream);
+  } else if (route_.way == Route::Way::kFenced) {
+    for_each_device(route_.others,
+                    [&](int device) { order(route_.home, primary_of(device), route_.stream); });
+  }
 }
 
 }  // namespace nofrag::preload

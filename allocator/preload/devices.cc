@@ -25,6 +25,8 @@ std::array<Seat, kDevices> seats;
 std::shared_mutex the_gate;
 std::mutex prepare_mutex;
 std::atomic<std::uint64_t> context_generation{1};
+std::atomic<std::uint64_t> devices_seen;  // a bit each
+std::atomic<bool> several;
 
 // The last context this thread had current, and whose it was.
 struct Remembered {
@@ -63,7 +65,7 @@ class Pushed {
   CUresult result_;
 };
 
-CUcontext primary_of(int device) {
+CUcontext find_primary(int device) {
   unsigned flags = 0;
   int active = 0;
   if (real().primary_state(device, &flags, &active) != CUDA_SUCCESS || active == 0) {
@@ -84,11 +86,15 @@ int find_device_of(CUcontext context) {
       !in_range(device)) {
     return -1;
   }
-  const CUcontext primary = primary_of(device);
+  const CUcontext primary = find_primary(device);
   if (primary != context) {
     return -1;
   }
   seat(device).primary.store(primary, std::memory_order_release);
+  const std::uint64_t bit = std::uint64_t{1} << device;
+  if ((devices_seen.fetch_or(bit, std::memory_order_acq_rel) & ~bit) != 0) {
+    several.store(true, std::memory_order_release);
+  }
   return device;
 }
 
@@ -183,6 +189,18 @@ int device_of(CUcontext context) {
   return remembered.device;
 }
 
+CUcontext primary_of(int device) {
+  if (!in_range(device)) {
+    return nullptr;
+  }
+  const CUcontext known = seat(device).primary.load(std::memory_order_acquire);
+  return known != nullptr ? known : find_primary(device);
+}
+
+bool several_devices() {
+  return several.load(std::memory_order_relaxed);
+}
+
 int current_device() {
   CUcontext context = nullptr;
   return real().context_current(&context) == CUDA_SUCCESS ? device_of(context) : -1;
@@ -223,6 +241,7 @@ Shared share_with(int device, int peer) {
     return Shared::kAlready;
   }
   here.peers |= bit;
+  several.store(true, std::memory_order_release);
   // Without one it is seen to when nofrag's memory begins, and the driver's own needs nothing.
   DeviceAllocator* const allocator = Process::instance().used_device(device);
   return allocator == nullptr || grant(*allocator, bit) ? Shared::kNew : Shared::kRefused;

@@ -49,6 +49,10 @@ struct Seat {
 [[nodiscard]] int device_of(CUcontext context);
 // Of the calling thread's current context.
 [[nodiscard]] int current_device();
+// The primary context of a device; null: there is none now.
+[[nodiscard]] CUcontext primary_of(int device);
+// Was the primary context of more than one device ever seen, or one device's memory shared with another?
+[[nodiscard]] bool several_devices();
 // Of the context of a stream; 0, 1 and 2 (default streams) are the current context's.
 [[nodiscard]] int device_of_stream(CUstream stream);
 // Contexts were made or destroyed: what threads remember of them is void.

@@ -107,11 +107,11 @@ struct Row {
    &nofrag_slot_##symbol,                                                 \
    reinterpret_cast<void*>(&Retry<__VA_ARGS__>::call<Entry::k_##symbol>), \
    false},
-#define NOFRAG_ACROSS(symbol, ...)                                         \
-  {#symbol,                                                                \
-   nofrag_stub_##symbol,                                                   \
-   &nofrag_slot_##symbol,                                                  \
-   reinterpret_cast<void*>(&Across<__VA_ARGS__>::call<Entry::k_##symbol>), \
+#define NOFRAG_ACROSS(symbol, ...)                                                                 \
+  {#symbol,                                                                                        \
+   nofrag_stub_##symbol,                                                                           \
+   &nofrag_slot_##symbol,                                                                          \
+   reinterpret_cast<void*>(&Across<__VA_ARGS__>::call<Entry::k_##symbol, is_per_thread(#symbol)>), \
    false},
 const Row kRows[] = {
 #include "preload/entries.def"

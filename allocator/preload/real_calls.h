@@ -30,6 +30,14 @@
   NOFRAG_REAL(exchange_capture_mode,                                                           \
               cuThreadExchangeStreamCaptureMode,                                               \
               "cuThreadExchangeStreamCaptureMode")                                             \
+  NOFRAG_REAL(stream_wait_event, cuStreamWaitEvent, "cuStreamWaitEvent")                       \
+  NOFRAG_REAL(event_create, cuEventCreate, "cuEventCreate")                                    \
+  NOFRAG_REAL(event_record, cuEventRecord, "cuEventRecord")                                    \
+  NOFRAG_REAL(event_destroy, cuEventDestroy, "cuEventDestroy_v2")                              \
+  NOFRAG_REAL(copy_peer, cuMemcpyPeer, "cuMemcpyPeer")                                         \
+  NOFRAG_REAL(copy_peer_ptds, cuMemcpyPeer, "cuMemcpyPeer_ptds")                               \
+  NOFRAG_REAL(copy_peer_async, cuMemcpyPeerAsync, "cuMemcpyPeerAsync")                         \
+  NOFRAG_REAL(copy_peer_async_ptsz, cuMemcpyPeerAsync, "cuMemcpyPeerAsync_ptsz")               \
   NOFRAG_REAL(mem_alloc, cuMemAlloc, "cuMemAlloc_v2")                                          \
   NOFRAG_REAL(mem_free, cuMemFree, "cuMemFree_v2")                                             \
   NOFRAG_REAL(default_pool, cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool")            \

@@ -213,6 +213,14 @@ class Suite:
             program = f"across-{target.replace(' ', '-')}"
             if self.build_cuda("across_devices", program, *flags):
                 self.same(f"copies between GPUs, {target}", [self.bin / program], **both)
+        for target, flags in {"": [], ", per-thread streams": ["-default-stream", "per-thread"]}.items():
+            program = f"order{'-per-thread' if target else ''}"
+            if self.build_cuda("device_order", program, *flags):
+                for peers in ([], ["peers"]):
+                    name = f"order of copies{target}{', peers' if peers else ''}"
+                    ran = self.same(name, [self.bin / program, *peers], **both)
+                    for (_, _, errors), how in zip(ran or (), ("plain", "nofrag")):
+                        self.numbers.setdefault(name, {})[how] = [s for s in errors.splitlines() if s.startswith("SPEED")]
         for size in (1000, 5 * MIB, 700 * MIB):
             self.same(f"IPC of {size} bytes, to the other GPU", [self.bin / "ipc", "dlsym", size], IPC_CHILD_DEVICE="1",
                       documented=[("child: open what was freed: 0", "child: open what was freed: 1")], **both)

@@ -187,10 +187,18 @@ class Semantics(unittest.TestCase):
             for words in ((), ("late",)):
                 with self.subTest(f"{way} {words}"):
                     self.same(way, *words, program="across", FAKE_CUDA_DEVICES="2")
-        # Without the way in, they are refused: the test has something to see.
-        refused = client("across", "dlsym", FAKE_CUDA_DEVICES="2", FAKE_CUDA_FAIL="cuMemSetAccess:5:1")
-        self.assertIn("copy 0 from 0, current 0: 1\n", refused.stdout)
+        how = client("across", "dlsym", "how", FAKE_CUDA_DEVICES="2")
+        self.assertEqual((how.returncode, how.stderr), (0, ""))
+        # Where a way needs access and the driver refuses it, so are the copies: the test has something to see.
+        refused = client("across", "dlsym", FAKE_CUDA_DEVICES="2", FAKE_CUDA_FAIL="cuMemSetAccess:7:1")
+        self.assertRegex(refused.stdout, r"copy \d+ from \d, current \d: 1\n")
         self.assertEqual(refused.stderr.count("the driver refuses that for what nofrag maps"), 1, refused.stderr)
+
+    def test_an_order_that_cannot_be_kept_is_waited_for(self):
+        for call in ("cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"):
+            for nth in (1, 2, 3):
+                with self.subTest(f"{call} {nth}"):
+                    self.same("dlsym", program="across", FAKE_CUDA_DEVICES="2", FAKE_CUDA_FAIL=f"{call}:{nth}:999")
 
     def test_a_gpu_without_virtual_memory(self):
         self.same("dlsym", FAKE_CUDA_NO_VMM="1", said="no virtual memory")

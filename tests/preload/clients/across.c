@@ -2,7 +2,10 @@
  * addresses: two runs, with and without the preload, must print the same. On the fake driver; on GPUs
  * tests/gpu/preload/across_devices.cu does more of it.
  *
- * usage: across WAY [late]     late: the second GPU's memory is allocated after the first copies */
+ * usage: across WAY [late|how]     late: the second GPU's memory is allocated after the first copies; how: only over
+ * the fake driver and under the preload: which of its calls the copies became. Exit 1: not those they should */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -200,15 +203,110 @@ static void with_the_host(int device) {
   line("nowhere", cu.read(host, 0x10, 1));
 }
 
+/* How often the fake driver's entry was called. */
+static unsigned long calls(const char* entry) {
+  unsigned long (*count)(const char*) = NULL;
+  *(void**)&count = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_cuda_calls");
+  return count != NULL ? count(entry) : 0;
+}
+
+struct counts {
+  unsigned long access, peer, peer_async, records, waits;
+};
+
+static struct counts counted(void) {
+  const struct counts now = {calls("cuMemSetAccess"),
+                             calls("cuMemcpyPeer"),
+                             calls("cuMemcpyPeerAsync"),
+                             calls("cuEventRecord"),
+                             calls("cuStreamWaitEvent")};
+  return now;
+}
+
+/* Since `before` so many more of each; access < 0: at least one more. */
+static void expect(
+    const char* what, struct counts before, int peer, int peer_async, int fences, int access) {
+  const struct counts now = counted();
+  const unsigned long given = now.access - before.access;
+  if (now.peer - before.peer != (unsigned long)peer ||
+      now.peer_async - before.peer_async != (unsigned long)peer_async ||
+      now.records - before.records != (unsigned long)fences ||
+      now.waits - before.waits != (unsigned long)fences ||
+      (access < 0 ? given == 0 : given != (unsigned long)access)) {
+    fprintf(stderr,
+            "%s: %lu named, %lu of them in streams, %lu and %lu events, access given %lu times\n",
+            what,
+            now.peer - before.peer,
+            now.peer_async - before.peer_async,
+            now.records - before.records,
+            now.waits - before.waits,
+            given);
+    exit(1);
+  }
+}
+
+static void how(void) {
+  static unsigned char host[3 * MIB];
+  CUDA_MEMCPY2D flat;
+  CUgraph graph = NULL;
+  again(0);
+  on(0);
+  struct counts before = counted();
+  line("copy", copy(2, 0, 0));
+  expect("between, default stream", before, 1, 0, 0, 0);
+  before = counted();
+  line("copy", copy(3, 0, 0));
+  expect("between, in a stream", before, 0, 1, 0, 0);
+  before = counted();
+  on(1);
+  line("copy",
+       CALL(cuMemcpyDtoD_v2, (CUdeviceptr, CUdeviceptr, size_t))(blocks[0], blocks[0] + MIB, MIB));
+  expect("on the other", before, 1, 0, 0, 0);
+  on(0);
+  before = counted();
+  line("copy",
+       CALL(cuMemcpyDtoD_v2, (CUdeviceptr, CUdeviceptr, size_t))(blocks[0], blocks[0] + MIB, MIB));
+  expect("at home", before, 0, 0, 0, 0);
+  before = counted();
+  line("copy", CALL(cuMemcpyHtoD_v2, (CUdeviceptr, const void*, size_t))(blocks[1], host, size));
+  expect("to the other, default stream", before, 0, 0, 2, 0);
+  before = counted();
+  line("copy",
+       CALL(cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void*, size_t, CUstream))(
+           blocks[1], host, size, streams[0]));
+  expect("to the other, in a stream", before, 0, 0, 0, -1);
+  flat = rectangle(0, CU_MEMORYTYPE_DEVICE);
+  before = counted();
+  line("copy", CALL(cuMemcpy2D_v2, (const CUDA_MEMCPY2D*))(&flat));
+  expect("a rectangle between", before, 0, 0, 2, -1);
+  before = counted();
+  line("copy", CALL(cuMemcpy2D_v2, (const CUDA_MEMCPY2D*))(&flat)); /* with access, too, in order */
+  expect("another", before, 0, 0, 2, 0);
+  again(0);
+  on(0);
+  before = counted();
+  line("begin", cu.begin_capture(streams[0], CU_STREAM_CAPTURE_MODE_RELAXED));
+  line("copy", copy(3, 0, 0));
+  line("end", cu.end_capture(streams[0], &graph));
+  expect("between, captured", before, 0, 0, 0, -1);
+  before = counted();
+  line("copy", copy(2, 0, 0));
+  expect("between, with access", before, 1, 0, 0, 0);
+}
+
 int main(int count, char** words) {
   if (count < 2 || (way = way_named(words[1])) == NULL) {
     fprintf(stderr, "usage: across WAY [late]\n");
     return 2;
   }
-  const int late = count > 2;
+  const int late = count > 2 && strcmp(words[2], "late") == 0;
   setvbuf(stdout, NULL, _IOLBF, 0);
   load_api(&cu, words[1]);
   line("init", cu.init(0));
+  if (count > 2 && !late) {
+    how();
+    return 0;
+  }
   for (int which = 0; which < kCopies; ++which) {
     again(late);
     between(which, which % 2, which / 2 % 2, which == 1 || which == 7);

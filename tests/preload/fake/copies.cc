@@ -96,14 +96,29 @@ void fill(CUdeviceptr pointer, std::size_t size, unsigned char byte) {
                                         nofrag::DeviceOrdinal(place.device)));
 }
 
-CUresult copy(CUdeviceptr to, CUdeviceptr from, std::size_t size, CUstream stream) {
-  if (!allowed({{to, size}, {from, size}}, stream)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+CUresult move(CUdeviceptr to, CUdeviceptr from, std::size_t size) {
   for (std::size_t at = 0; at < size; at += kStep) {
     fill(to + at, std::min(kStep, size - at), byte_at(from + at));
   }
   return CUDA_SUCCESS;
+}
+
+CUresult copy(CUdeviceptr to, CUdeviceptr from, std::size_t size, CUstream stream) {
+  return allowed({{to, size}, {from, size}}, stream) ? move(to, from, size)
+                                                     : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult copy_named(CUdeviceptr to,
+                    CUcontext to_context,
+                    CUdeviceptr from,
+                    CUcontext from_context,
+                    std::size_t size) {
+  const auto lies_in = [](CUdeviceptr pointer, CUcontext context) {
+    return context != nullptr &&
+           place_of(pointer).device == reinterpret_cast<const fake::Context*>(context)->device;
+  };
+  return lies_in(to, to_context) && lies_in(from, from_context) ? move(to, from, size)
+                                                                : CUDA_ERROR_INVALID_VALUE;
 }
 
 // Memory of the host's and of a device's.
@@ -165,6 +180,27 @@ CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, std::size_t size) {
 CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, std::size_t size, CUstream stream) {
   FAKE_ENTRY("cuMemcpyDtoDAsync_v2")
   return copy(to, from, size, stream);
+}
+
+// With the devices named nobody needs access.
+CUresult cuMemcpyPeer(CUdeviceptr to,
+                      CUcontext to_context,
+                      CUdeviceptr from,
+                      CUcontext from_context,
+                      std::size_t size) {
+  FAKE_ENTRY("cuMemcpyPeer")
+  return copy_named(to, to_context, from, from_context, size);
+}
+
+CUresult cuMemcpyPeerAsync(CUdeviceptr to,
+                           CUcontext to_context,
+                           CUdeviceptr from,
+                           CUcontext from_context,
+                           std::size_t size,
+                           CUstream stream) {
+  FAKE_ENTRY("cuMemcpyPeerAsync")
+  return fake::is_capturing(stream) ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+                                    : copy_named(to, to_context, from, from_context, size);
 }
 
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, std::size_t size) {

@@ -9,6 +9,8 @@ extern "C" {
 // From the other files, under the names that cuda.h gives them.
 int cuMemAllocAsync(void*, std::size_t, void*);
 int cuMemFreeAsync(unsigned long long, void*);
+int cuMemcpyPeer(unsigned long long, void*, unsigned long long, void*, std::size_t);
+int cuMemcpyPeerAsync(unsigned long long, void*, unsigned long long, void*, std::size_t, void*);
 int cuMemAllocFromPoolAsync(void*, std::size_t, void*, void*);
 int cuStreamBeginCapture_v2(void*, int);
 int cuStreamEndCapture(void*, void*);
@@ -65,6 +67,18 @@ int cuMemFreeAsync_ptsz(unsigned long long pointer, void* stream) {
 int cuMemAllocFromPoolAsync_ptsz(void* pointer, std::size_t size, void* pool, void* stream) {
   NOTE("cuMemAllocFromPoolAsync_ptsz")
   return cuMemAllocFromPoolAsync(pointer, size, pool, per_thread(stream));
+}
+int cuMemcpyPeer_ptds(
+    unsigned long long to, void* there, unsigned long long from, void* here, std::size_t size) {
+  return cuMemcpyPeer(to, there, from, here, size);
+}
+int cuMemcpyPeerAsync_ptsz(unsigned long long to,
+                           void* there,
+                           unsigned long long from,
+                           void* here,
+                           std::size_t size,
+                           void* stream) {
+  return cuMemcpyPeerAsync(to, there, from, here, size, per_thread(stream));
 }
 int cuStreamBeginCapture_v2_ptsz(void* stream, int mode) {
   return cuStreamBeginCapture_v2(per_thread(stream), mode);
