@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "preload/captures.h"
+#include "preload/ipc/imports.h"
 #include "preload/memory.h"
 
 namespace nofrag::preload {
@@ -25,19 +26,6 @@ std::uint64_t bit(int device) {
   return device >= 0 && device < Process::kMostDevices ? std::uint64_t{1} << device : 0;
 }
 
-// Where memory of the driver's own lies; -1: on the host, or nowhere.
-int device_of_memory(CUdeviceptr pointer) {
-  unsigned type = 0;
-  int device = -1;
-  return real().pointer_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer) ==
-                     CUDA_SUCCESS &&
-                 type == CU_MEMORYTYPE_DEVICE &&
-                 real().pointer_attribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer) ==
-                     CUDA_SUCCESS
-             ? device
-             : -1;
-}
-
 template <typename Copy>
 void add_ends(Reach& reach, const Copy* copy) {
   if (copy == nullptr) {
@@ -55,7 +43,8 @@ void add_ends(Reach& reach, const Copy* copy) {
 }
 
 // What `first`'s default stream has been given comes before what that of `then` is given from now on.
-void order(CUcontext first, CUcontext then, CUstream stream) {
+void order(CUcontext first, CUcontext then) {
+  const CUstream stream = CU_STREAM_LEGACY;
   bool good = false;
   CUcontext popped = nullptr;
   CUevent event = nullptr;
@@ -92,7 +81,8 @@ bool may_carry() {
   return has_acted() && !InsideNofrag::here() && !Process::instance().exiting();
 }
 
-Reach::Reach(bool per_thread) : lock_(gate()), per_thread_(per_thread) {
+Reach::Reach(bool per_thread)
+    : lock_(gate()), per_thread_(per_thread), default_stream_(!per_thread) {
   if (real().context_current(&current_) == CUDA_SUCCESS && current_ != nullptr) {
     static_cast<void>(device_of(current_));  // notes that it is in use
     static_cast<void>(real().context_device(&here_));
@@ -100,29 +90,49 @@ Reach::Reach(bool per_thread) : lock_(gate()), per_thread_(per_thread) {
   users_ = bit(here_);
 }
 
+Reach::End Reach::end_of_others(CUdeviceptr pointer) {
+  if (const ImportedRange range = imported_range(pointer); range.size != 0) {
+    return {range.device, nullptr};
+  }
+  unsigned type = 0;
+  unsigned managed = 0;
+  End end;
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                      CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                      CU_POINTER_ATTRIBUTE_CONTEXT};
+  void* values[] = {&type, &managed, &end.device, &end.context};
+  const bool known = real().pointer_attributes(4, attributes, values, pointer) == CUDA_SUCCESS;
+  return known && type == CU_MEMORYTYPE_DEVICE && managed == 0 ? end : End{};
+}
+
 void Reach::add(CUdeviceptr pointer) {
   if (pointer == 0) {
     return;
   }
   const DeviceAllocator* const owner = owner_of(pointer);
-  const int device = owner != nullptr ? owner->device().value() : device_of_memory(pointer);
-  owners_ |= owner != nullptr ? bit(device) : 0;
-  places_ |= bit(device);
-  users_ |= bit(device);
+  End end;
+  if (owner != nullptr) {
+    end = {owner->device().value(), primary_of(owner->device().value())};
+    owners_ |= bit(end.device);
+  } else {
+    end = end_of_others(pointer);
+  }
+  places_ |= bit(end.device);
+  users_ |= bit(end.device);
   if (end_count_ < kEnds) {
-    ends_[end_count_] = {pointer, device};
+    ends_[end_count_] = end;
   }
   ++end_count_;
 }
 
 void Reach::add(CUstream stream) {
   const auto number = reinterpret_cast<std::uintptr_t>(stream);
-  default_stream_ = number <= 2;
-  per_thread_ = number == 2 || (number == 0 && per_thread_);
-  captured_ = places_ != bit(here_) &&
-              is_capturing(per_thread_ && number == 0 ? per_thread_stream() : stream);
+  const CUstream meant = number == 0 && per_thread_ ? per_thread_stream() : stream;
+  default_stream_ = meant != per_thread_stream() && number <= 2;
+  captured_ = places_ != bit(here_) && is_capturing(meant);
   if (!default_stream_ && !captured_) {  // else nothing may be asked of it
-    users_ |= bit(device_of_stream(stream));
+    users_ |= bit(device_of_stream(meant));
   }
 }
 
@@ -160,30 +170,19 @@ void Reach::add(const BatchedCopy& copy) {
   }
 }
 
-CUcontext Reach::context_of(const End& end) {
-  CUcontext context = nullptr;
-  if (owner_of(end.pointer) == nullptr &&
-      real().pointer_attribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, end.pointer) ==
-          CUDA_SUCCESS &&
-      context != nullptr) {
-    return context;
-  }
-  return primary_of(end.device);
-}
-
 Route Reach::route(bool linear) const {
   Route route;
   if (owners_ == 0 || current_ == nullptr || places_ == bit(here_) || captured_) {
     return route;
   }
-  if (linear && end_count_ == kEnds && ends_[0].device >= 0 && ends_[1].device >= 0) {
-    route = {Route::Way::kBetween, context_of(ends_[0]), context_of(ends_[1]), nullptr, 0, nullptr};
-    return route.to != nullptr && route.from != nullptr ? route : Route{};
+  const End& to = ends_[0];
+  const End& from = ends_[1];
+  if (linear && end_count_ == kEnds && to.context != nullptr && from.context != nullptr) {
+    return {Route::Way::kBetween, to.context, from.context, nullptr, 0};
   }
   if (!default_stream_ || any_capture()) {
     return route;
   }
-  route.stream = per_thread_ ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
   if (places_ == owners_ && (places_ & (places_ - 1)) == 0 && !other_form_) {
     route.way = Route::Way::kInside;
     for_each_device(places_, [&](int device) { route.home = primary_of(device); });
@@ -229,11 +228,10 @@ CUresult copy_between(const Route& route,
 Fence::Fence(const Route& route) : route_(route) {
   if (route_.way == Route::Way::kInside) {
     static_cast<void>(real().context_current(&current_));
-    order(current_, route_.home, route_.stream);
+    order(current_, route_.home);
     pushed_ = real().context_push(route_.home) == CUDA_SUCCESS;
   } else if (route_.way == Route::Way::kFenced) {
-    for_each_device(route_.others,
-                    [&](int device) { order(primary_of(device), route_.home, route_.stream); });
+    for_each_device(route_.others, [&](int device) { order(primary_of(device), route_.home); });
   }
 }
 
@@ -241,10 +239,9 @@ Fence::~Fence() {
   if (pushed_) {
     CUcontext popped = nullptr;
     real().context_pop(&popped);
-    order(route_.home, current_, route_.stream);
+    order(route_.home, current_);
   } else if (route_.way == Route::Way::kFenced) {
-    for_each_device(route_.others,
-                    [&](int device) { order(route_.home, primary_of(device), route_.stream); });
+    for_each_device(route_.others, [&](int device) { order(route_.home, primary_of(device)); });
   }
 }
 

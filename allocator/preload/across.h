@@ -8,8 +8,9 @@
 //   with the host, default stream  in the context of the memory's device, between events that keep the order
 //   else, and while captured       as it is; where refused, the GPUs that take part get access to the memory, for good,
 //                                  and it is called once more; in the default stream between such events
+// (The default streams of each thread, where a program is built for them, have no such order.)
 // Access comes last, because every mapping then costs 400 us more for each GPU (docs/driver.md). Sets of another GPU's
-// memory are refused in either case; batches, graph nodes and copies in other streams have no such order to keep.
+// memory are the driver's to refuse, or not once there is access; batches, graph nodes and copies in other streams have no such order to keep.
 // Owns: nothing. Layer: preload. Threads: any. Failure: the driver's answer. Cost: one load a call in a process that
 // uses one GPU, else about 0.1 us.
 #pragma once
@@ -55,11 +56,10 @@ struct BatchedCopy {  // CUDA_MEMCPY3D_BATCH_OP
 struct Route {
   enum class Way : unsigned char { kPlain, kBetween, kInside, kFenced };
   Way way = Way::kPlain;
-  CUcontext to = nullptr;     // kBetween
-  CUcontext from = nullptr;   // kBetween
-  CUcontext home = nullptr;   // kInside: of the memory; kFenced: the current one
-  std::uint64_t others = 0;   // kFenced: a bit a device whose default stream is to be in order
-  CUstream stream = nullptr;  // kInside, kFenced: the default stream of the program's kind
+  CUcontext to = nullptr;    // kBetween
+  CUcontext from = nullptr;  // kBetween
+  CUcontext home = nullptr;  // kInside: of the memory; kFenced: the current one
+  std::uint64_t others = 0;  // kFenced: a bit a device whose default stream is to be in order
 };
 
 // What a copy concerns: where the memory that it names lies, and which GPUs must get at it.
@@ -84,20 +84,21 @@ class Reach {
   [[nodiscard]] bool let_in() const;
 
  private:
+  // Where memory that is named lies.
   struct End {
-    CUdeviceptr pointer = 0;
-    int device = -1;  // -1: the host
+    int device = -1;              // -1: on the host, or on whichever device uses it
+    CUcontext context = nullptr;  // null: it cannot be named by one
   };
   static constexpr int kEnds = 2;
 
-  [[nodiscard]] static CUcontext context_of(const End& end);
+  [[nodiscard]] static End end_of_others(CUdeviceptr pointer);
 
   const InsideNofrag inside_;
   const std::shared_lock<std::shared_mutex> lock_;
   CUcontext current_ = nullptr;
   int here_ = -1;  // the device of the current context, primary or not
   bool per_thread_;
-  bool default_stream_ = true;
+  bool default_stream_;  // the legacy one; those of each thread have no order with other GPUs
   bool captured_ = false;
   bool other_form_ = false;   // a node, a batch, an array: none that can be made elsewhere
   std::uint64_t owners_ = 0;  // a bit a device with memory of ours that is named
@@ -171,12 +172,13 @@ struct Across {
   template <Entry entry, bool per_thread>
   static CUresult call(Arguments... arguments) {
     if (several_devices()) [[unlikely]] {
-      return may_carry() ? carry<entry, per_thread>(arguments...) : call_real(entry, arguments...);
+      return may_carry() ? carry<entry, per_thread>(false, arguments...)
+                         : call_real(entry, arguments...);
     }
     const CUresult result = call_real(entry, arguments...);
     return result != CUDA_ERROR_INVALID_VALUE || !may_carry()
                ? result
-               : carry<entry, per_thread>(arguments...);
+               : carry<entry, per_thread>(true, arguments...);
   }
 
  private:
@@ -185,8 +187,9 @@ struct Across {
       std::is_same_v<void(Arguments...), void(CUdeviceptr, CUdeviceptr, std::size_t)> ||
       std::is_same_v<void(Arguments...), void(CUdeviceptr, CUdeviceptr, std::size_t, CUstream)>;
 
+  // `refused`: it was called as it is, and CUDA_ERROR_INVALID_VALUE was the answer.
   template <Entry entry, bool per_thread>
-  [[gnu::noinline]] static CUresult carry(Arguments... arguments) {
+  [[gnu::noinline]] static CUresult carry(bool refused, Arguments... arguments) {
     const Route route = find_route<per_thread>(arguments...);
     if constexpr (kLinear) {
       if (route.way == Route::Way::kBetween) {
@@ -194,7 +197,9 @@ struct Across {
       }
     }
     const Fence fence(route);
-    const CUresult result = call_real(entry, arguments...);
+    const CUresult result = refused && route.way == Route::Way::kPlain
+                                ? CUDA_ERROR_INVALID_VALUE
+                                : call_real(entry, arguments...);
     return result == CUDA_ERROR_INVALID_VALUE && let_in<per_thread>(arguments...)
                ? call_real(entry, arguments...)
                : result;

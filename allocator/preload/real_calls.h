@@ -11,7 +11,7 @@
 #define NOFRAG_REAL_CALLS(NOFRAG_REAL)                                                         \
   NOFRAG_REAL(device_count, cuDeviceGetCount, "cuDeviceGetCount")                              \
   NOFRAG_REAL(can_access_peer, cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer")                 \
-  NOFRAG_REAL(pointer_attribute, cuPointerGetAttribute, "cuPointerGetAttribute")               \
+  NOFRAG_REAL(pointer_attributes, cuPointerGetAttributes, "cuPointerGetAttributes")            \
   NOFRAG_REAL(context_current, cuCtxGetCurrent, "cuCtxGetCurrent")                             \
   NOFRAG_REAL(context_push, cuCtxPushCurrent, "cuCtxPushCurrent_v2")                           \
   NOFRAG_REAL(context_pop, cuCtxPopCurrent, "cuCtxPopCurrent_v2")                              \

@@ -349,7 +349,7 @@ ImportedRange imported_range(CUdeviceptr pointer) {
   const std::lock_guard lock(imports_mutex);
   for (const Import& import : *imported) {
     if (import.uses > 0 && pointer >= import.base && pointer - import.base < import.size) {
-      return {import.base, import.size};
+      return {import.base, import.size, import.device};
     }
   }
   return {};

@@ -18,6 +18,7 @@ namespace nofrag::preload {
 struct ImportedRange {
   CUdeviceptr base = 0;
   std::uint64_t size = 0;
+  int device = -1;  // which it was opened for: it has access
 };
 // The imported block that holds `pointer`; size 0: none does.
 [[nodiscard]] ImportedRange imported_range(CUdeviceptr pointer);

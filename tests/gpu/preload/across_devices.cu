@@ -65,6 +65,14 @@ std::size_t wrong_on(int device, std::uint32_t seed) {
 
 std::uint32_t next_seed = 1;
 
+// What a copy from pageable memory began may go on after it.
+void settle() {
+  for (int device = 0; device < 2; ++device) {
+    cudaSetDevice(device);
+    cudaDeviceSynchronize();
+  }
+}
+
 // `copy` moves what is in the block of device `from` to the block of the other one.
 void across(const std::string& name, const std::function<int(int from, int current)>& copy) {
   for (int from = 0; from < 2; ++from) {
@@ -72,12 +80,10 @@ void across(const std::string& name, const std::function<int(int from, int curre
       const std::uint32_t seed = next_seed++;
       write_block(from, seed);
       write_block(1 - from, ~seed);
+      settle();
       cudaSetDevice(current);
       const int error = copy(from, current);
-      for (int device = 0; device < 2; ++device) {
-        cudaSetDevice(device);
-        cudaDeviceSynchronize();
-      }
+      settle();
       cudaGetLastError();
       std::printf("%s, from %d, current %d: %d, wrong %zu\n",
                   name.c_str(),
@@ -96,14 +102,12 @@ void beside(const std::string& name,
   for (int device = 0; device < 2; ++device) {
     for (int current = 0; current < 2; ++current) {
       write_block(device, 7);
+      settle();
       std::memset(pinned, 0, kBytes);
       std::memset(pageable, 0, kBytes);
       cudaSetDevice(current);
       const int error = work(device, current);
-      for (int each = 0; each < 2; ++each) {
-        cudaSetDevice(each);
-        cudaDeviceSynchronize();
-      }
+      settle();
       cudaGetLastError();
       std::printf("%s, of %d, current %d: %d, wrong %zu\n",
                   name.c_str(),

@@ -374,7 +374,9 @@ int main(int argc, char** argv) {
       },
       true);
   after_the_current_ones_work();
-  sets();
+  if (peers) {
+    sets();  // without, they are refused
+  }
   speeds(peers);
   for (const bool locked : {false, true}) {
     std::uint32_t* const host = locked ? pinned : pageable;
