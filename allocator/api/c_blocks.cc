@@ -48,6 +48,9 @@ void* allocation_failed(DeviceAllocator* device,
   message += "\n" + Process::instance().observer().explain(device, message);
   Process::instance().oom_callbacks().for_each(
       [&](nofrag_oom_callback callback, void* user) { callback(ordinal, &report, user); });
+  if (nofrag::Recorder* const recorder = Process::instance().recorder()) {
+    recorder->note_failure();
+  }
   // Last, because a callback may have failed in calls of its own.
   nofrag::set_last_error(error, "%s", message.c_str());
   return nullptr;

@@ -29,6 +29,7 @@ constexpr std::uint64_t kFlightPause = 1'000'000'000;  // ns between files after
 // A thread with a full ring looks this often for room, and this long at most.
 constexpr milliseconds kRoomLook{1};
 constexpr int kRoomLooks = 20000;
+constexpr milliseconds kFailurePatience{1'000};  // of a thread whose request was refused
 constexpr milliseconds kPatience{30'000};  // with a writer that should flush or stop
 constexpr std::uint32_t kLastThread = UINT16_MAX;
 
@@ -225,11 +226,26 @@ std::shared_ptr<Ring> Recorder::add_ring(std::uint64_t kernel_id) {
 }
 
 bool Recorder::flush() {
+  return flush_within(kPatience);
+}
+
+void Recorder::note_failure() {
+  const std::uint64_t pause =
+      output_.is_flight() ? kFlightPause : std::chrono::nanoseconds(kLook).count();
+  const std::uint64_t now = monotonic_ns();
+  std::uint64_t last = last_failure_ns_.load(std::memory_order_relaxed);
+  if (active() && (last == 0 || now - last > pause) &&
+      last_failure_ns_.compare_exchange_strong(last, now, std::memory_order_relaxed)) {
+    flush_within(kFailurePatience);
+  }
+}
+
+bool Recorder::flush_within(milliseconds patience) {
   std::unique_lock lock(mutex_);
   const std::uint64_t mine = ++flushes_asked_;
   writer_wakes_.notify_one();
   const bool came = writer_did_.wait_for(
-      lock, kPatience, [this, mine] { return ended_ || flushes_done_ >= mine; });
+      lock, patience, [this, mine] { return ended_ || flushes_done_ >= mine; });
   return came && flushes_done_ >= mine && last_flush_good_;
 }
 
@@ -351,10 +367,10 @@ void Recorder::run() {
       good = write_block();
     }
     if (good && flight) {
-      out_of_memory_.store(false, std::memory_order_relaxed);
+      const bool after_failure = out_of_memory_.exchange(false, std::memory_order_relaxed);
       good = output_.write_flight(lost_now_);
       last_flight_ns_ = monotonic_ns();
-      if (good && flushing == 0 && settings_.say) {
+      if (good && (flushing == 0 || after_failure) && settings_.say) {
         settings_.say("the last of what happened is in " + output_.path());
       }
     }

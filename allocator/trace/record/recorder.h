@@ -17,6 +17,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -73,7 +74,10 @@ class Recorder final : public EventSink {
   // What was recorded until now is in the file; a flight recorder writes its file. False if the recording has
   // ended or the file cannot be written.
   bool flush();
-  // The same, soon, without waiting: callable in a signal handler.
+  // A request was refused, after which a program may end itself at once: the file has it when this returns. Does not
+  // wait for a slow disk, and is nothing where a file was written a moment ago (a flight recorder: a second).
+  void note_failure();
+  // As flush(), soon, without waiting: callable in a signal handler.
   void request_flush() { flush_wanted_.store(true, std::memory_order_relaxed); }
   // Everything recorded until now is written, and the file is complete.
   void stop(nofrag_trace_stop_reason reason);
@@ -120,6 +124,7 @@ class Recorder final : public EventSink {
   bool write_ranges();
   bool failure_due();
   bool flight_due(bool asked);
+  bool flush_within(std::chrono::milliseconds patience);
   void end(const std::string& message);
 
   const std::uint64_t number_;  // of this recorder, in the process
@@ -130,6 +135,7 @@ class Recorder final : public EventSink {
   std::atomic<bool> active_{true};
   std::atomic<bool> flush_wanted_{false};
   std::atomic<bool> out_of_memory_{false};
+  std::atomic<std::uint64_t> last_failure_ns_{0};
   std::atomic<bool> ranges_wait_{false};  // so many that the writer should come
   std::atomic<std::uint64_t> events_{0};
   std::atomic<std::uint64_t> bytes_{0};

@@ -230,6 +230,19 @@ TEST_F(TraceTest, AFlightRecorderWritesWhenARequestFails) {
   EXPECT_EQ(trace.recording->notes.back().event.kind, NOFRAG_TRACE_RECORD_OUT_OF_MEMORY);
 }
 
+TEST_F(TraceTest, TheFailureIsInTheFileOfAProcessThatIsEndedByIt) {
+  for (const char* const kind : {"flight:", ""}) {
+    ::unlink(path_.c_str());
+    const std::string output = probe(kind + path_, "killed");
+    EXPECT_EQ(output.find("the last of what happened is in ") != std::string::npos, *kind != '\0')
+        << output;
+    const Trace trace = read();
+    EXPECT_EQ(trace.allocations, 100U) << kind;
+    ASSERT_FALSE(trace.recording->notes.empty()) << kind;
+    EXPECT_EQ(trace.recording->notes.back().event.kind, NOFRAG_TRACE_RECORD_OUT_OF_MEMORY) << kind;
+  }
+}
+
 TEST_F(TraceTest, AFlightRecorderThatIsNotAskedWritesNothing) {
   EXPECT_EQ(probe("flight:" + path_, "work"), "");
   EXPECT_NE(::access(path_.c_str(), F_OK), 0);
