@@ -59,7 +59,14 @@ void model_too_large(const Failure& f, Advice* out) {
   }
 }
 
-void batch_too_large(const Diagnosis& d, Advice* out) {
+void batch_too_large(const Failure& f, const Diagnosis& d, Advice* out) {
+  if (f.source == "vLLM") {
+    out->emplace_back(
+        "start it with a smaller --max-num-seqs or --max-num-batched-tokens, or leave steps more "
+        "room beside the KV cache "
+        "(a smaller --gpu-memory-utilization)");
+    return;
+  }
   std::string by;
   if (d.short_by > Bytes(0)) {
     by = " (this step lacked at least " + human_bytes(d.short_by) + ")";
@@ -284,13 +291,63 @@ void host_memory(HostMemory which, Advice* out) {
   }
 }
 
+// What makes a program's demand smaller, by whose message it is; nullptr: nothing that holds for all of its programs.
+const char* needs_less(std::string_view source) {
+  static constexpr struct {
+    std::string_view source;
+    const char* settings;
+  } kSettings[] = {
+      {"llama.cpp",
+       "fewer layers on the card (-ngl), a shorter context (-c), fewer slots (-np), or a KV cache "
+       "in fewer bits "
+       "(--cache-type-k q8_0)"},
+      {"JAX",
+       "smaller batches or rematerialization (jax.checkpoint); for other programs on the card XLA "
+       "leaves room with "
+       "XLA_PYTHON_CLIENT_PREALLOCATE=false or a smaller XLA_PYTHON_CLIENT_MEM_FRACTION"},
+      {"TensorFlow",
+       "smaller batches; for other programs on the card it leaves room with "
+       "TF_FORCE_GPU_ALLOW_GROWTH=true"},
+      {"RMM",
+       "spilling to the host, where the library above has it (cudf.set_option(\"spill\", True)), "
+       "or smaller parts"},
+      {"CuPy",
+       "what CuPy keeps given back in time: cupy.get_default_memory_pool().free_all_blocks(), or a "
+       "limit for it (set_limit)"},
+      {"ONNX Runtime",
+       "arena_extend_strategy kSameAsRequested (by default its arena doubles) and a "
+       "cudnn_conv_algo_search that is not EXHAUSTIVE"},
+      {"NCCL",
+       "a smaller share of the card for the program (NCCL's buffers come on top), smaller ones "
+       "(NCCL_BUFFSIZE) or fewer "
+       "(NCCL_MAX_NCHANNELS)"},
+      {"vLLM",
+       "a smaller --gpu-memory-utilization where other programs use the card, else a smaller "
+       "--max-model-len, --max-num-seqs "
+       "or --max-num-batched-tokens"},
+  };
+  for (const auto& known : kSettings) {
+    if (known.source == source) {
+      return known.settings;
+    }
+  }
+  return nullptr;
+}
+
 void unknown(const Failure& f, Advice* out) {
   if (f.vendor != Vendor::kNvidia) {
     out->emplace_back(
         "record what leads there with PyTorch itself (torch.cuda.memory._record_memory_history and "
         "_dump_snapshot, where the card has them)");
   } else if (f.timeline == nullptr) {
-    out->emplace_back("record the job (docs/recording.md) and run nofrag explain on the trace");
+    out->emplace_back(
+        "run it once more as nofrag run --trace flight:oom.nofrag COMMAND: when a request fails "
+        "its last "
+        "lines name the cause, and nofrag explain oom.nofrag shows what led there "
+        "(docs/recording.md)");
+  }
+  if (const char* const less = needs_less(f.source); less != nullptr) {
+    out->push_back(std::string("whatever the cause, less is needed with ") + less);
   }
 }
 
@@ -314,7 +371,7 @@ Advice advise(const Failure& f, const Diagnosis& d) {
       model_too_large(f, &out);
       break;
     case Cause::kBatchTooLarge:
-      batch_too_large(d, &out);
+      batch_too_large(f, d, &out);
       break;
     case Cause::kKvCacheGrowth:
       kv_cache_growth(f, &out);

@@ -222,6 +222,51 @@ TEST(Plain, TheDriversRefusalSaysHowMuchWasAskedFor) {
   EXPECT_EQ(xla.requested, size_at("71.5 GiB"));
 }
 
+// One line, no numbers: the cause is not guessed, and what to do still fits the program.
+TEST(Plain, WhoseMessageItIsDecidesWhatNeedsLess) {
+  const std::pair<const char*, std::pair<const char*, const char*>> kTexts[] = {
+      {"ggml-cuda.cu:91: CUDA error: out of memory\n  current device: 0, in function alloc",
+       {"llama.cpp", "-ngl"}},
+      {"jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: out of memory",
+       {"JAX", "XLA_PYTHON_CLIENT_MEM_FRACTION"}},
+      {"RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.",
+       {"JAX", "jax.checkpoint"}},
+      {"MemoryError: std::bad_alloc: out_of_memory: CUDA error at: "
+       "/rmm/mr/device/cuda_memory_resource.hpp:62: "
+       "cudaErrorMemoryAllocation out of memory",
+       {"RMM", "spill"}},
+      {"ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of "
+       "memory'",
+       {"NCCL", "NCCL_BUFFSIZE"}},
+      {"cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorMemoryAllocation: out of memory",
+       {"CuPy", "free_all_blocks"}},
+      {"CUDA failure 2: out of memory ; GPU=0 ; hostname=a ; "
+       "file=/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_call.cc",
+       {"ONNX Runtime", "arena_extend_strategy"}}};
+  for (const auto& [text, expected] : kTexts) {
+    const Failure f = failure_in(text);
+    EXPECT_EQ(f.source, expected.first) << text;
+    const Diagnosis d = classify(f);
+    EXPECT_EQ(d.cause, Cause::kUnknown) << text;
+    ASSERT_FALSE(d.advice.empty()) << text;
+    EXPECT_NE(d.advice.front().find("nofrag run --trace flight:"), std::string::npos) << text;
+    EXPECT_TRUE(says(d.advice, expected.second)) << text;
+  }
+  EXPECT_FALSE(
+      says(classify(failure_in("CUDA error: out of memory")).advice, "whatever the cause"));
+}
+
+TEST(Vllm, AWarmUpThatFailsIsTheBatch) {
+  const Failure f = failure_in(
+      "CUDA out of memory occurred when warming up sampler with 1024 dummy requests. Please try "
+      "lowering "
+      "`max_num_seqs` or `gpu_memory_utilization` when initializing the engine.");
+  const Diagnosis d = classify(f);
+  EXPECT_EQ(f.source, "vLLM");
+  EXPECT_EQ(d.cause, Cause::kBatchTooLarge);
+  EXPECT_TRUE(says(d.advice, "--max-num-seqs"));
+}
+
 TEST(Torch, AnNvmlThatDoesNotAnswerIsMostlyOutOfMemory) {
   const Failure f = failure_in(
       "RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "

@@ -216,6 +216,33 @@ bool read_nvml_assert(std::string_view text, Failure* f) {
   return true;
 }
 
+// Whose message it is that says no more than that memory was out.
+const char* plain_source(std::string_view text) {
+  static constexpr struct {
+    std::string_view sign;
+    const char* source;
+  } kSigns[] = {{"ggml", "llama.cpp"},
+                {"llama_", "llama.cpp"},
+                {"max_num_seqs", "vLLM"},
+                {"vllm", "vLLM"},
+                {"NCCL error", "NCCL"},
+                {"ncclUnhandledCudaError", "NCCL"},
+                {"NCCL WARN", "NCCL"},
+                {"RMM", "RMM"},
+                {"/rmm/", "RMM"},
+                {"RESOURCE_EXHAUSTED", "JAX"},
+                {"jaxlib", "JAX"},
+                {"xla", "JAX"},
+                {"cupy", "CuPy"},
+                {"onnxruntime", "ONNX Runtime"}};
+  for (const auto& known : kSigns) {
+    if (holds(text, known.sign)) {
+      return known.source;
+    }
+  }
+  return "CUDA";
+}
+
 bool read_plain(std::string_view text, Failure* f) {
   constexpr std::string_view kSigns[] = {"cudaErrorMemoryAllocation",
                                          "CUDA_ERROR_OUT_OF_MEMORY",
@@ -236,7 +263,7 @@ bool read_plain(std::string_view text, Failure* f) {
   if (!any) {
     return false;
   }
-  f->source = "CUDA";
+  f->source = plain_source(text);
   // XLA: "failed to allocate 71.26GiB (76514568192 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory".
   f->requested = size_after(from_last(text, kNotAllocated), kNotAllocated);
   return true;
