@@ -8,6 +8,7 @@
 
 #include <nofrag/version.h>
 
+#include "base/nearest_name.h"
 #include "config/parser.h"
 #include "runtime/last_error.h"
 #include "runtime/log.h"
@@ -43,6 +44,14 @@ bool take_signal() {
   return ::sigaction(SIGUSR2, &ours, nullptr) == 0;
 }
 
+// "flght:job.nofrag"
+bool is_nearly_flight(std::string_view item) {
+  constexpr std::string_view kWord = kFlight.substr(0, kFlight.size() - 1);
+  const std::size_t colon = item.find(':');
+  return colon != std::string_view::npos &&
+         !nearest_name(item.substr(0, colon), {&kWord, 1}).empty();
+}
+
 }  // namespace
 
 bool parse_trace_spec(std::string_view text,
@@ -65,6 +74,13 @@ bool parse_trace_spec(std::string_view text,
     }
     if (first) {
       good = parse_option("trace", item, options, problems, given);
+      if (!flight && is_nearly_flight(item)) {
+        problems->push_back("\"" + std::string(item) +
+                            "\" is taken for a file's name; did you mean " + std::string(kFlight) +
+                            std::string(item.substr(item.find(':') + 1)) +
+                            "? (./ before it says that it is one)");
+        good = false;
+      }
     } else if (item.starts_with("max=")) {
       good = parse_option("trace_max", item.substr(4), options, problems, given) && good;
     } else if (item.starts_with("keep=") && !flight) {

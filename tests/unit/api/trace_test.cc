@@ -214,6 +214,11 @@ TEST_F(TraceTest, OnlyAFlightRecorderKeeps) {
       << api;
 }
 
+TEST_F(TraceTest, AMistypedFlightIsSaid) {
+  const std::string output = probe("", "api 'flght:" + path_ + "'");
+  EXPECT_NE(output.find("did you mean flight:" + path_ + "?"), std::string::npos) << output;
+}
+
 TEST_F(TraceTest, AFlightRecorderWritesAtASignal) {
   const std::string output = probe("flight:" + path_ + ",keep=1MiB,signal", "signal");
   EXPECT_NE(output.find("nofrag: the last of what happened is in " + path_ + "\n"),
