@@ -221,6 +221,11 @@ class Suite:
                     ran = self.same(name, [self.bin / program, *peers], **both)
                     for (_, _, errors), how in zip(ran or (), ("plain", "nofrag")):
                         self.numbers.setdefault(name, {})[how] = [s for s in errors.splitlines() if s.startswith("SPEED")]
+        if self.build_cuda("two_gpus_random", "two_gpus_random"):
+            for seed in (1, 2, 3):
+                for peers in ([], ["peers"]):
+                    self.same(f"random program over two GPUs, seed {seed}{', peers' if peers else ''}",
+                              [self.bin / "two_gpus_random", seed, 6000, *peers], **both)
         for size in (1000, 5 * MIB, 700 * MIB):
             self.same(f"IPC of {size} bytes, to the other GPU", [self.bin / "ipc", "dlsym", size], IPC_CHILD_DEVICE="1",
                       documented=[("child: open what was freed: 0", "child: open what was freed: 1")], **both)

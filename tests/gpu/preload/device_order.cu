@@ -291,6 +291,55 @@ void sets() {
   }
 }
 
+// Memory of the second device is freed while work of the first that was begun before still uses it.
+void frees(bool peers) {
+  const auto waits =
+      [](const std::string& what, int current, const std::function<void(std::uint32_t*)>& work) {
+        std::uint32_t* freed = nullptr;
+        cudaSetDevice(1);
+        cudaMalloc(&freed, kBytes);
+        set_now(1, freed, 4);
+        set_now(0, block[0], 0);
+        cudaSetDevice(0);
+        work(freed);
+        cudaSetDevice(current);
+        const auto begin = std::chrono::steady_clock::now();
+        const cudaError_t result = cudaFree(freed);
+        const double waited =
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        std::uint32_t* next = nullptr;
+        cudaSetDevice(1);
+        cudaMalloc(&next, kBytes);  // likely the same memory
+        fill<<<128, 256>>>(next, kWords, 9, 0);
+        settle();
+        line(what, "result", result);
+        line(what, "free waits", waited > 0.015 ? 1 : 0);
+        line(what, "what was freed arrived", all(0, block[0], 4));
+        cudaFree(next);
+      };
+  for (int current = 0; current < 2; ++current) {
+    const std::string suffix = ", current " + std::to_string(current);
+    waits("freed under a copy in a stream" + suffix, current, [](std::uint32_t* freed) {
+      fill<<<1, 32, 0, own[0]>>>(out[0], 32, 1, kLong);
+      cudaMemcpyAsync(block[0], freed, kBytes, cudaMemcpyDeviceToDevice, own[0]);
+    });
+    waits("freed under a copy" + suffix, current, [](std::uint32_t* freed) {
+      fill<<<1, 32>>>(out[0], 32, 1, kLong);
+      cudaMemcpyAsync(block[0], freed, kBytes, cudaMemcpyDeviceToDevice, nullptr);
+    });
+    if (peers) {
+      waits("freed under a kernel in a stream" + suffix, current, [](std::uint32_t* freed) {
+        fill<<<1, 32, 0, own[0]>>>(out[0], 32, 1, kLong);
+        move<<<128, 256, 0, own[0]>>>(block[0], freed, kWords);
+      });
+      waits("freed under a kernel" + suffix, current, [](std::uint32_t* freed) {
+        fill<<<1, 32>>>(out[0], 32, 1, kLong);
+        move<<<128, 256>>>(block[0], freed, kWords);
+      });
+    }
+  }
+}
+
 double seconds(const std::function<void()>& work) {
   settle();
   cudaSetDevice(0);
@@ -417,6 +466,7 @@ int main(int argc, char** argv) {
   if (peers) {
     sets();  // without, they are refused
   }
+  frees(peers);
   speeds(peers);
   for (const bool locked : {false, true}) {
     std::uint32_t* const host = locked ? pinned : pageable;
