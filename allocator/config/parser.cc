@@ -5,6 +5,7 @@
 
 #include "base/nearest_name.h"
 #include "config/conf_items.h"
+#include "config/human_bytes.h"
 #include "config/metrics_address.h"
 
 namespace nofrag {
@@ -192,6 +193,16 @@ void report_unknown_key(std::string_view key, std::vector<std::string>* problems
 }
 
 }  // namespace
+
+void check_limit(const Options& options, std::vector<std::string>* problems) {
+  const Bytes least = options.backend == Backend::kPlain ? Bytes(512) : 2 * kMiB;
+  if (options.limit < least) {
+    problems->push_back(
+        "a limit of " + std::to_string(options.limit.count()) +
+        " bytes would refuse every allocation: memory comes from the driver in pieces of " +
+        human_bytes(least) + "; write one with a unit (20GiB), or none for no limit");
+  }
+}
 
 bool parse_bytes(std::string_view text, Bytes* out) {
   const std::size_t digits = text.find_first_not_of("0123456789.");

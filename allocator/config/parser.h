@@ -33,6 +33,9 @@ bool parse_option(std::string_view key,
                   std::vector<std::string>* problems,
                   OptionSet* given = nullptr);
 
+// Adds a problem if the limit is less than one piece of memory from the driver: every allocation would fail.
+void check_limit(const Options& options, std::vector<std::string>* problems);
+
 // "24GiB", "79.18GiB" (rounded down to whole bytes), "4096B", "4096". False on anything else, on negative and on too large.
 bool parse_bytes(std::string_view text, Bytes* out);
 

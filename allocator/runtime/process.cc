@@ -35,6 +35,7 @@ void note_problems(const char* variable, const std::vector<std::string>& found, 
 void read_environment(Options* options, ReadOptions* conf, ReadOptions* own) {
   std::vector<std::string> in_conf;
   parse_options(environment("NOFRAG_CONF"), options, &in_conf, &conf->given);
+  check_limit(*options, &in_conf);
   note_problems("NOFRAG_CONF", in_conf, conf);
   constexpr std::pair<const char*, const char*> kOwnVariables[] = {
       {"NOFRAG_LOG", "log"}, {"NOFRAG_STATS", "stats"}, {"NOFRAG_METRICS", "metrics"}};

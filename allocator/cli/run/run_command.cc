@@ -66,19 +66,6 @@ void add_before(const char* variable, const std::string& entry) {
   throw UsageError(fmt::format("{}: {}", source, fmt::join(problems, "; ")));
 }
 
-// Under less than one piece of memory from the driver every allocation would fail.
-void check_limit(std::string_view source, const Options& options) {
-  const Bytes least = options.backend == Backend::kPlain ? Bytes(512) : 2 * kMiB;
-  if (options.limit < least) {
-    refuse(source,
-           {fmt::format("a limit of {} bytes would refuse every allocation: memory comes from the "
-                        "driver in pieces of {}; write one with a unit (20GiB), or none for no "
-                        "limit",
-                        options.limit.count(),
-                        human_bytes(least))});
-  }
-}
-
 // NOFRAG_CONF as it was, then what the command line says, which is stronger because it comes later. What is wrong in
 // any of them is found here: the program would only warn of it, and go on without.
 std::string configuration(const RunArguments& arguments) {
@@ -101,7 +88,11 @@ std::string configuration(const RunArguments& arguments) {
     }
   }
   add_implied(&options);
-  check_limit(limit_source, options);
+  std::vector<std::string> limit_problems;
+  check_limit(options, &limit_problems);
+  if (!limit_problems.empty()) {
+    refuse(limit_source, limit_problems);
+  }
   const auto append = [&conf](const std::string& more) {
     conf += conf.empty() || more.empty() ? more : "," + more;
   };

@@ -45,6 +45,13 @@ TEST(Start, WithoutAGpuTheMessageNamesTheSimulatedDriver) {
   EXPECT_TRUE(outcome.says("NOFRAG_CONF=driver:sim:h100-80g")) << outcome.output;
 }
 
+TEST(Start, ALimitWithoutItsUnitIsSaid) {
+  const Outcome outcome = probe("NOFRAG_CONF=driver:sim:h100-80g,limit:20", "init");
+  EXPECT_TRUE(outcome.says("NOFRAG_CONF: a limit of 20 bytes would refuse every allocation"))
+      << outcome.output;
+  EXPECT_FALSE(probe("NOFRAG_CONF=driver:sim:h100-80g,limit:2MiB", "init").says("would refuse"));
+}
+
 TEST(Start, CallIsStrongerThanEnvironmentKeyByKey) {
   const Outcome outcome = probe("NOFRAG_CONF=driver:sim:h100-80g,limit:3GiB", "init limit:1GiB");
   EXPECT_TRUE(outcome.says("driver: sim:h100-80g\n")) << outcome.output;
