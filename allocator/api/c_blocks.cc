@@ -46,11 +46,11 @@ void* allocation_failed(DeviceAllocator* device,
   const nofrag_oom_report report = nofrag::to_c_report(ordinal, device->last_oom());
   std::string message = device->last_oom_message();
   message += "\n" + Process::instance().observer().explain(device, message);
-  Process::instance().oom_callbacks().for_each(
-      [&](nofrag_oom_callback callback, void* user) { callback(ordinal, &report, user); });
   if (nofrag::Recorder* const recorder = Process::instance().recorder()) {
     recorder->note_failure();
   }
+  Process::instance().oom_callbacks().for_each(
+      [&](nofrag_oom_callback callback, void* user) { callback(ordinal, &report, user); });
   // Last, because a callback may have failed in calls of its own.
   nofrag::set_last_error(error, "%s", message.c_str());
   return nullptr;

@@ -60,16 +60,17 @@ void model_too_large(const Failure& f, Advice* out) {
 }
 
 void batch_too_large(const Failure& f, const Diagnosis& d, Advice* out) {
-  if (f.source == "vLLM") {
-    out->emplace_back(
-        "start it with a smaller --max-num-seqs or --max-num-batched-tokens, or leave steps more "
-        "room beside the KV cache "
-        "(a smaller --gpu-memory-utilization)");
-    return;
-  }
   std::string by;
   if (d.short_by > Bytes(0)) {
     by = " (this step lacked at least " + human_bytes(d.short_by) + ")";
+  }
+  if (f.source == "vLLM") {
+    out->push_back(
+        "start it with a smaller --max-num-seqs or --max-num-batched-tokens, or leave steps more "
+        "room beside the KV cache: "
+        "a smaller --gpu-memory-utilization" +
+        by);
+    return;
   }
   out->push_back("make the batch or the longest input smaller" + by);
   out->emplace_back(

@@ -14,6 +14,8 @@ namespace nofrag::preload {
 [[nodiscard]] bool any_capture();
 // The device's primary context ends, and with it what was captured on its streams.
 void forget_captures(int device);
+// Of the context that a captured stream belongs to; -1: not one of ours, or its capture was not seen to begin.
+[[nodiscard]] int capture_device(CUstream stream);
 // Of one stream. A stream that cannot be asked counts as captured: the driver knows better than we.
 [[nodiscard]] bool is_capturing(CUstream stream);
 

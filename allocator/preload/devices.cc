@@ -161,7 +161,7 @@ Service decide_service(int device) {
   if (!made.value()->uses_virtual_memory()) {
     return Service::kNative;  // said by the start
   }
-  if (!grant(*made.value(), seat(device).peers)) {
+  if (!grant(*made.value(), seat(device).peers.load())) {
     say_no_access(device);
     return Service::kNative;
   }
@@ -201,6 +201,17 @@ bool several_devices() {
   return several.load(std::memory_order_relaxed);
 }
 
+int ordinal_of(CUcontext context) {
+  int device = device_of(context);
+  if (device < 0 && context != nullptr) {
+    const Pushed pushed(context);
+    if (pushed.result() != CUDA_SUCCESS || real().context_device(&device) != CUDA_SUCCESS) {
+      return -1;
+    }
+  }
+  return device;
+}
+
 int current_device() {
   CUcontext context = nullptr;
   return real().context_current(&context) == CUDA_SUCCESS ? device_of(context) : -1;
@@ -234,17 +245,21 @@ Service service_of(int device) {
 }
 
 Shared share_with(int device, int peer) {
-  const std::lock_guard lock(prepare_mutex);
-  Seat& here = seat(device);
   const std::uint64_t bit = std::uint64_t{1} << peer;
-  if ((here.peers & bit) != 0) {
-    return Shared::kAlready;
+  {
+    const std::lock_guard lock(prepare_mutex);
+    if ((seat(device).peers.fetch_or(bit) & bit) != 0) {
+      return Shared::kAlready;
+    }
+    several.store(true, std::memory_order_release);
+    // Without one it is seen to when nofrag's memory begins, and the driver's own needs nothing.
+    DeviceAllocator* const allocator = Process::instance().used_device(device);
+    if (allocator != nullptr && !grant(*allocator, bit)) {
+      return Shared::kRefused;
+    }
   }
-  here.peers |= bit;
-  several.store(true, std::memory_order_release);
-  // Without one it is seen to when nofrag's memory begins, and the driver's own needs nothing.
-  DeviceAllocator* const allocator = Process::instance().used_device(device);
-  return allocator == nullptr || grant(*allocator, bit) ? Shared::kNew : Shared::kRefused;
+  share_imports(device, peer);
+  return Shared::kNew;
 }
 
 void say_no_access(int device) {
@@ -329,10 +344,7 @@ void drop_device(int device) {
     }
   }
   here.primary.store(nullptr);
-  {
-    const std::lock_guard lock(prepare_mutex);
-    here.peers = 0;  // they had access to the context that ends
-  }
+  here.peers.store(0);  // they had access to the context that ends
   here.async_live.store(0);
   here.async_peak.store(0);
   here.reserved_peak.store(0);

@@ -28,7 +28,7 @@ enum class Service : unsigned char { kUnknown, kVmm, kNative };
 
 struct Seat {
   std::atomic<Service> service{Service::kUnknown};
-  std::atomic<CUcontext> primary{nullptr};  // as last seen; compared, never used without asking
+  std::atomic<CUcontext> primary{nullptr};  // as last seen, until its end is seen
   std::atomic<CUstream> courier{nullptr};
   std::atomic<CUmemoryPool> default_pool{nullptr};
   std::atomic<bool> other_pool{false};  // cuDeviceSetMemPool chose another one
@@ -38,8 +38,7 @@ struct Seat {
   std::atomic<std::uint64_t> async_live{0};  // bytes of cuMemAllocAsync that are ours
   std::atomic<std::uint64_t> async_peak{0};
   std::atomic<std::uint64_t> reserved_peak{0};
-  std::uint64_t peers =
-      0;  // a bit a device that may use this one's memory. Sync: that of service_of
+  std::atomic<std::uint64_t> peers{0};  // a bit a device that may use this one's memory
 };
 
 // pre: 0 <= device < Process::kMostDevices.
@@ -47,6 +46,8 @@ struct Seat {
 
 // The device whose primary context this is, or -1.
 [[nodiscard]] int device_of(CUcontext context);
+// The device of a context of any kind, or -1.
+[[nodiscard]] int ordinal_of(CUcontext context);
 // Of the calling thread's current context.
 [[nodiscard]] int current_device();
 // The primary context of a device; null: there is none now.
@@ -65,6 +66,7 @@ void say_no_access(int device);
 void pass_on(int device);
 // What nofrag maps on `device`, now and later, can be used by `peer` too. kRefused: the driver will not have it.
 // pre: the gate is held.
+// What is imported there, too. kAlready: it was given, by whichever thread, and is complete.
 enum class Shared : unsigned char { kAlready, kNew, kRefused };
 [[nodiscard]] Shared share_with(int device, int peer);
 // The courier; nullptr if it cannot be made. pre: the primary context of `device` is current.

@@ -3,8 +3,8 @@
 #include <atomic>
 #include <cstring>
 
-#include "preload/across.h"
 #include "preload/bootstrap.h"
+#include "preload/copies/across.h"
 #include "preload/hooks.h"
 #include "preload/retry.h"
 
@@ -111,7 +111,8 @@ struct Row {
   {#symbol,                                                                                        \
    nofrag_stub_##symbol,                                                                           \
    &nofrag_slot_##symbol,                                                                          \
-   reinterpret_cast<void*>(&Across<__VA_ARGS__>::call<Entry::k_##symbol, is_per_thread(#symbol)>), \
+   reinterpret_cast<void*>(                                                                        \
+       &Across<__VA_ARGS__>::call<Entry::k_##symbol, has_order(#symbol), is_per_thread(#symbol)>), \
    false},
 const Row kRows[] = {
 #include "preload/entries.def"

@@ -83,13 +83,22 @@ bool may_drop(CUdevice device) {
   return has_acted() && known_device(device) && !Process::instance().exiting();
 }
 
+// As far as there is one: no more than a wait that comes early.
+void wait_for_context(CUdevice device) {
+  if (seat(device).primary.load(std::memory_order_acquire) != nullptr) {
+    static_cast<void>(wait_for_device(device));
+  }
+}
+
 // The gate stays closed until the driver has ended the context: a thread that came between would make a new
 // allocator in a context about to die, or take hold of one whose blocks are gone.
 CUresult reset(Entry entry, CUdevice device) {
   std::unique_lock alone(gate(), std::defer_lock);
   if (may_drop(device)) {
+    // The driver would wait, too, and memory that work still uses cannot go. Most of it is waited for before the gate
+    // is closed, behind which other threads' copies and allocations stand: the work may wait for them.
+    wait_for_context(device);
     alone.lock();
-    // The driver would wait, too, and memory that work still uses cannot go.
     drop_device(device);
   }
   const CUresult result = call_real(entry, device);
@@ -107,8 +116,11 @@ CUresult release(Entry entry, CUdevice device) {
   std::unique_lock alone(gate(), std::defer_lock);
   bool last = false;
   if (may_drop(device)) {
-    alone.lock();
     Seat& here = seat(device);
+    if (here.retained.load() == 1) {
+      wait_for_context(device);
+    }
+    alone.lock();
     const int count = here.retained.load();
     if (count > 0) {
       here.retained.store(count - 1);
@@ -147,6 +159,18 @@ bool any_capture() {
   });
   capture_count.store(captures->size(), std::memory_order_release);
   return !captures->empty();
+}
+
+int capture_device(CUstream stream) {
+  const std::lock_guard lock(captures_mutex);
+  if (captures == nullptr) {
+    return -1;
+  }
+  const auto found = std::find_if(captures->begin(), captures->end(), [&](const Capture& capture) {
+    return capture.stream == stream &&
+           (stream != per_thread_stream() || pthread_equal(capture.thread, pthread_self()) != 0);
+  });
+  return found != captures->end() ? found->device : -1;
 }
 
 void forget_captures(int device) {

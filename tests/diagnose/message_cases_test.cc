@@ -229,6 +229,10 @@ TEST(Plain, WhoseMessageItIsDecidesWhatNeedsLess) {
        {"llama.cpp", "-ngl"}},
       {"jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: out of memory",
        {"JAX", "XLA_PYTHON_CLIENT_MEM_FRACTION"}},
+      {"tensorflow.python.framework.errors_impl.ResourceExhaustedError: {{function_node "
+       "__wrapped__Mul}} failed to allocate "
+       "memory [Op:Mul] CUDA_ERROR_OUT_OF_MEMORY",
+       {"TensorFlow", "TF_FORCE_GPU_ALLOW_GROWTH"}},
       {"RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.",
        {"JAX", "jax.checkpoint"}},
       {"MemoryError: std::bad_alloc: out_of_memory: CUDA error at: "

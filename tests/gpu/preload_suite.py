@@ -230,7 +230,7 @@ class Suite:
                 self.check(f"{name}, peers", ran is not None and status == 0 and text == ran[0][1] and not errors,
                            f"exit {status} {errors.strip()[-200:]}")
         for size in (1000, 5 * MIB, 700 * MIB):
-            self.same(f"IPC of {size} bytes, to the other GPU", [self.bin / "ipc", "dlsym", size], IPC_CHILD_DEVICE="1",
+            self.same(f"IPC of {size} bytes, to the other GPU", [self.bin / "ipc", "dlsym", size], IPC_CHILD_DEVICE="1", IPC_OTHER_DEVICE="0",
                       documented=[("child: open what was freed: 0", "child: open what was freed: 1")], **both)
         for job in ("cupy", "jax", "torch", "nccl"):
             name = f"{job} over two GPUs"

@@ -187,6 +187,8 @@ class Semantics(unittest.TestCase):
             for words in ((), ("late",)):
                 with self.subTest(f"{way} {words}"):
                     self.same(way, *words, program="across", FAKE_CUDA_DEVICES="2")
+        self.same("dlsym", "at-once", program="across", FAKE_CUDA_DEVICES="2")
+        self.same("dlsym", "elsewhere", program="across", FAKE_CUDA_DEVICES="3")
         how = client("across", "dlsym", "how", FAKE_CUDA_DEVICES="2")
         self.assertEqual((how.returncode, how.stderr), (0, ""))
         # Where a way needs access and the driver refuses it, so are the copies: the test has something to see.
@@ -196,9 +198,12 @@ class Semantics(unittest.TestCase):
 
     def test_an_order_that_cannot_be_kept_is_waited_for(self):
         for call in ("cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"):
-            for nth in (1, 2, 3):
+            # Before the first fenced copy, and behind it. (nofrag's couriers have recorded two before.)
+            for nth in (1, 2) if call == "cuStreamWaitEvent" else (3, 4):
                 with self.subTest(f"{call} {nth}"):
-                    self.same("dlsym", program="across", FAKE_CUDA_DEVICES="2", FAKE_CUDA_FAIL=f"{call}:{nth}:999")
+                    waited = client("across", "dlsym", "how", FAKE_CUDA_DEVICES="2", FAKE_CUDA_FAIL=f"{call}:{nth}:999")
+                    self.assertEqual(waited.returncode, 1)
+                    self.assertRegex(waited.stderr, "^to the other, default stream: 0 named, .*, waited 1 times$")
 
     def test_a_gpu_without_virtual_memory(self):
         self.same("dlsym", FAKE_CUDA_NO_VMM="1", said="no virtual memory")
@@ -238,6 +243,13 @@ class Semantics(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertEqual(result.stdout.count("open what ended: 1\n"), 3)
         self.assertEqual(re.findall(r"^byte: (\d+)$", result.stdout, re.MULTILINE), ["42", "43", "44"] * 2)
+
+    def test_what_was_imported_is_every_gpus(self):
+        for peers in ("", "1"):
+            result = client("ipc", "dlsym", FAKE_CUDA_DEVICES="2", IPC_OTHER_DEVICE="1", IPC_PEERS=peers)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertEqual(re.findall(r"^child: byte: (\d+)$", result.stdout, re.MULTILINE), ["42"] * 4)
+            self.assertEqual(set(re.findall(r"^child: (?:copy|other|back): (\d+)$", result.stdout, re.MULTILINE)), {"0"})
 
     def test_ipc_of_memory_that_cannot_be_shared_says_what_to_do(self):
         result = client("ipc", "dlsym", conf="shareable_handles:none")

@@ -230,9 +230,12 @@ const char* plain_source(std::string_view text) {
                 {"NCCL WARN", "NCCL"},
                 {"RMM", "RMM"},
                 {"/rmm/", "RMM"},
-                {"RESOURCE_EXHAUSTED", "JAX"},
+                {"tensorflow", "TensorFlow"},
+                {"[Op:", "TensorFlow"},
                 {"jaxlib", "JAX"},
-                {"xla", "JAX"},
+                {"XlaRuntimeError", "JAX"},
+                {"xla::", "JAX"},
+                {"RESOURCE_EXHAUSTED", "JAX"},
                 {"cupy", "CuPy"},
                 {"onnxruntime", "ONNX Runtime"}};
   for (const auto& known : kSigns) {

@@ -35,7 +35,8 @@ struct Import {
   CUdeviceptr base = 0;
   std::uint64_t size = 0;
   int device = -1;
-  unsigned uses = 0;  // 0: closed, and to be unmapped as soon as waiting is allowed
+  std::uint64_t users = 0;  // a bit a device that has access
+  unsigned uses = 0;        // 0: closed, and to be unmapped as soon as waiting is allowed
   // Another number after every opening, and after a closing that left no use: work that was begun since it was
   // last seen may still run.
   std::uint64_t turn = 0;
@@ -64,6 +65,21 @@ CUresult unmap(Import& import) {
   return real().free_addresses(import.range, import.range_size);
 }
 
+// pre: imports_mutex.
+CUresult let_in(Import* import, int device) {
+  const std::uint64_t bit = std::uint64_t{1} << device;
+  if ((import->users & bit) != 0) {
+    return CUDA_SUCCESS;
+  }
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = device;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  const CUresult result = real().set_access(import->range, import->range_size, &access, 1);
+  import->users |= result == CUDA_SUCCESS ? bit : 0;
+  return result;
+}
+
 CUresult map_parts(const ExportedBlock& block, Import* import) {
   for (const ExportedPart& part : block.parts) {
     import->range_size += part.size;
@@ -89,11 +105,13 @@ CUresult map_parts(const ExportedBlock& block, Import* import) {
     at += part.size;
   }
   if (result == CUDA_SUCCESS) {
-    CUmemAccessDesc access{};
-    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    access.location.id = import->device;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    result = real().set_access(import->range, import->range_size, &access, 1);
+    result = let_in(import, import->device);
+  }
+  const std::uint64_t peers = seat(import->device).peers.load();
+  for (int peer = 0; result == CUDA_SUCCESS && peer < Process::kMostDevices; ++peer) {
+    if ((peers >> peer & 1) != 0) {
+      static_cast<void>(let_in(import, peer));  // refused: that GPU stays out
+    }
   }
   if (result != CUDA_SUCCESS) {
     static_cast<void>(unmap(*import));  // what cannot be unmapped is left to the driver
@@ -353,6 +371,31 @@ ImportedRange imported_range(CUdeviceptr pointer) {
     }
   }
   return {};
+}
+
+void share_imports(int device, int user) {
+  const std::lock_guard lock(imports_mutex);
+  if (imported == nullptr) {
+    return;
+  }
+  for (Import& import : *imported) {
+    if (import.device == device && !import.undone) {
+      static_cast<void>(let_in(&import, user));
+    }
+  }
+}
+
+bool share_import(CUdeviceptr pointer, int user) {
+  const std::lock_guard lock(imports_mutex);
+  if (imported == nullptr) {
+    return false;
+  }
+  for (Import& import : *imported) {
+    if (import.uses > 0 && pointer >= import.base && pointer - import.base < import.size) {
+      return let_in(&import, user) == CUDA_SUCCESS;
+    }
+  }
+  return false;
 }
 
 CUresult hook_cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned flags) {

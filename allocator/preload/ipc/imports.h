@@ -23,6 +23,11 @@ struct ImportedRange {
 // The imported block that holds `pointer`; size 0: none does.
 [[nodiscard]] ImportedRange imported_range(CUdeviceptr pointer);
 
+// Another GPU may use what was and will be imported for `device`, and one imported block: as plain memory it would be
+// everybody's. False: there is no such block, or the driver refuses. pre: the gate is held.
+void share_imports(int device, int user);
+bool share_import(CUdeviceptr pointer, int user);
+
 // The device's primary context is about to end, and its imports with it, however often they were opened: unmapped
 // when its work is done. What cannot be waited for or unmapped is gone for the program, and left for
 // unmap_ended_imports. pre: the gate is held alone.

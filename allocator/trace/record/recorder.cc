@@ -29,7 +29,10 @@ constexpr std::uint64_t kFlightPause = 1'000'000'000;  // ns between files after
 // A thread with a full ring looks this often for room, and this long at most.
 constexpr milliseconds kRoomLook{1};
 constexpr int kRoomLooks = 20000;
-constexpr milliseconds kFailurePatience{1'000};  // of a thread whose request was refused
+// What threads whose requests were refused may wait for the file, each and all together.
+constexpr std::uint64_t kFailuresFreeNs = 2'000'000'000;
+constexpr std::uint64_t kFailuresShare = 20;  // of the recording's time
+constexpr milliseconds kFailurePatience{1'000};
 constexpr milliseconds kPatience{30'000};  // with a writer that should flush or stop
 constexpr std::uint32_t kLastThread = UINT16_MAX;
 
@@ -69,6 +72,7 @@ std::uint64_t new_number() {
 
 Recorder::Recorder(RecorderSettings settings)
     : number_(new_number()),
+      began_ns_(monotonic_ns()),
       clock_(settings.monotonic),
       settings_(std::move(settings)),
       output_(settings_.path, settings_.max, settings_.keep),
@@ -230,14 +234,13 @@ bool Recorder::flush() {
 }
 
 void Recorder::note_failure() {
-  const std::uint64_t pause =
-      output_.is_flight() ? kFlightPause : std::chrono::nanoseconds(kLook).count();
   const std::uint64_t now = monotonic_ns();
-  std::uint64_t last = last_failure_ns_.load(std::memory_order_relaxed);
-  if (active() && (last == 0 || now - last > pause) &&
-      last_failure_ns_.compare_exchange_strong(last, now, std::memory_order_relaxed)) {
-    flush_within(kFailurePatience);
+  const std::uint64_t spent = failures_took_ns_.load(std::memory_order_relaxed);
+  if (!active() || spent > kFailuresFreeNs + (now - began_ns_) / kFailuresShare) {
+    return;
   }
+  flush_within(kFailurePatience);
+  failures_took_ns_.fetch_add(monotonic_ns() - now, std::memory_order_relaxed);
 }
 
 bool Recorder::flush_within(milliseconds patience) {

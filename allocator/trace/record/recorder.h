@@ -74,8 +74,8 @@ class Recorder final : public EventSink {
   // What was recorded until now is in the file; a flight recorder writes its file. False if the recording has
   // ended or the file cannot be written.
   bool flush();
-  // A request was refused, after which a program may end itself at once: the file has it when this returns. Does not
-  // wait for a slow disk, and is nothing where a file was written a moment ago (a flight recorder: a second).
+  // A request was refused, after which a program may end itself at once: the file has it when this returns. Waits a
+  // second at most, and in all no more than two seconds and a twentieth of the recording's time.
   void note_failure();
   // As flush(), soon, without waiting: callable in a signal handler.
   void request_flush() { flush_wanted_.store(true, std::memory_order_relaxed); }
@@ -128,6 +128,7 @@ class Recorder final : public EventSink {
   void end(const std::string& message);
 
   const std::uint64_t number_;  // of this recorder, in the process
+  const std::uint64_t began_ns_;
   const TraceClock clock_;
   RecorderSettings settings_;
   RecordOutput output_;
@@ -135,7 +136,7 @@ class Recorder final : public EventSink {
   std::atomic<bool> active_{true};
   std::atomic<bool> flush_wanted_{false};
   std::atomic<bool> out_of_memory_{false};
-  std::atomic<std::uint64_t> last_failure_ns_{0};
+  std::atomic<std::uint64_t> failures_took_ns_{0};
   std::atomic<bool> ranges_wait_{false};  // so many that the writer should come
   std::atomic<std::uint64_t> events_{0};
   std::atomic<std::uint64_t> bytes_{0};

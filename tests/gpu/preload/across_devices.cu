@@ -299,6 +299,37 @@ void driver_copies() {
   }
 }
 
+// While another stream is captured, in the mode that forbids the most.
+void beside_a_capture() {
+  const auto while_captured = [](const std::string& name,
+                                 const std::function<int(int from, int current)>& copy) {
+    across(name, [&](int from, int current) {
+      cudaStream_t captured = nullptr;
+      cudaGraph_t graph = nullptr;
+      cudaStreamCreateWithFlags(&captured, cudaStreamNonBlocking);
+      cudaStreamBeginCapture(captured, cudaStreamCaptureModeGlobal);
+      int error = copy(from, current);
+      error = error * 1000 + cudaStreamEndCapture(captured, &graph);
+      if (graph != nullptr) {
+        cudaGraphDestroy(graph);
+      }
+      cudaStreamDestroy(captured);
+      return error;
+    });
+  };
+  while_captured("beside a capture, in a stream", [](int from, int current) {
+    return cudaMemcpyAsync(
+        on[1 - from], on[from], kBytes, cudaMemcpyDeviceToDevice, stream_of[current]);
+  });
+  while_captured("beside a capture", [](int from, int) {
+    return cudaMemcpyAsync(on[1 - from], on[from], kBytes, cudaMemcpyDeviceToDevice, nullptr);
+  });
+  while_captured("beside a capture, 2D", [](int from, int) {
+    return cudaMemcpy2DAsync(
+        on[1 - from], kWidth, on[from], kWidth, kWidth, kRows, cudaMemcpyDeviceToDevice, nullptr);
+  });
+}
+
 void host_copies() {
   const auto at_home = [](int device) { return wrong_on(device, 9); };
   for (const bool locked : {false, true}) {
@@ -442,6 +473,7 @@ int main() {
   copies();
   batched_copies();
   peer_copies();
+  beside_a_capture();
   driver_copies();
   host_copies();
   sets();

@@ -285,7 +285,7 @@ void sets() {
     settle();
     line(what, "result", result);
     if (result == cudaSuccess) {
-      line(what, "after the device's work", all(1, block[1], 0x01010101U), current == 1);
+      line(what, "after the device's work", all(1, block[1], 0x01010101U), kAcross || current == 1);
     }
     cudaGetLastError();
   }

@@ -2,10 +2,12 @@
  * addresses: two runs, with and without the preload, must print the same. On the fake driver; on GPUs
  * tests/gpu/preload/across_devices.cu does more of it.
  *
- * usage: across WAY [late|how]     late: the second GPU's memory is allocated after the first copies; how: only over
- * the fake driver and under the preload: which of its calls the copies became. Exit 1: not those they should */
+ * usage: across WAY [late|how|at-once|elsewhere]     late: the second GPU's memory is allocated after the first copies;
+ * at-once: by several threads; elsewhere: in streams of other contexts and of a third GPU; how: only over the fake driver
+ * and under the preload: which of its calls the copies became. Exit 1: not those they should */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,7 +213,7 @@ static unsigned long calls(const char* entry) {
 }
 
 struct counts {
-  unsigned long access, peer, peer_async, records, waits;
+  unsigned long access, peer, peer_async, records, waits, synchronizes;
 };
 
 static struct counts counted(void) {
@@ -219,7 +221,8 @@ static struct counts counted(void) {
                              calls("cuMemcpyPeer"),
                              calls("cuMemcpyPeerAsync"),
                              calls("cuEventRecord"),
-                             calls("cuStreamWaitEvent")};
+                             calls("cuStreamWaitEvent"),
+                             calls("cuCtxSynchronize")};
   return now;
 }
 
@@ -232,15 +235,18 @@ static void expect(
       now.peer_async - before.peer_async != (unsigned long)peer_async ||
       now.records - before.records != (unsigned long)fences ||
       now.waits - before.waits != (unsigned long)fences ||
+      now.synchronizes != before.synchronizes ||
       (access < 0 ? given == 0 : given != (unsigned long)access)) {
     fprintf(stderr,
-            "%s: %lu named, %lu of them in streams, %lu and %lu events, access given %lu times\n",
+            "%s: %lu named, %lu of them in streams, %lu and %lu events, access given %lu times, "
+            "waited %lu times\n",
             what,
             now.peer - before.peer,
             now.peer_async - before.peer_async,
             now.records - before.records,
             now.waits - before.waits,
-            given);
+            given,
+            now.synchronizes - before.synchronizes);
     exit(1);
   }
 }
@@ -286,12 +292,94 @@ static void how(void) {
   on(0);
   before = counted();
   line("begin", cu.begin_capture(streams[0], CU_STREAM_CAPTURE_MODE_RELAXED));
+  line("copy", CALL(cuMemcpyHtoD_v2, (CUdeviceptr, const void*, size_t))(blocks[1], host, size));
+  expect("to the other, while another stream is captured", before, 0, 0, 2, 0);
+  before = counted();
   line("copy", copy(3, 0, 0));
   line("end", cu.end_capture(streams[0], &graph));
   expect("between, captured", before, 0, 0, 0, -1);
   before = counted();
   line("copy", copy(2, 0, 0));
   expect("between, with access", before, 1, 0, 0, 0);
+  CUDA_MEMCPY3D deep = box(0, CU_MEMORYTYPE_DEVICE);
+  again(0);
+  on(0);
+  before = counted();
+  for (int node = 12; node < kCopies; ++node) {
+    line("copy", copy(node, 0, 0));
+  }
+  line("node", CALL(cuGraphMemcpyNodeSetParams, (CUgraphNode, const CUDA_MEMCPY3D*))(NULL, &deep));
+  line("node",
+       CALL(cuGraphExecMemcpyNodeSetParams,
+            (CUgraphExec, CUgraphNode, const CUDA_MEMCPY3D*, CUcontext))(
+           NULL, NULL, &deep, contexts[0]));
+  expect("batches and nodes", before, 0, 0, 0, -1);
+}
+
+/* Threads whose first copies are refused at the same time. */
+static pthread_barrier_t together;
+
+static void* copy_in_a_stream(void* given) {
+  static unsigned char host[64 * 1024];
+  CUresult* result = given;
+  on(1);
+  pthread_barrier_wait(&together);
+  *result = CALL(cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void*, size_t, CUstream))(
+      blocks[0], host, sizeof host, streams[1]);
+  return NULL;
+}
+
+static void at_once(void) {
+  enum { kThreads = 8, kRounds = 30 };
+  for (int round = 0; round < kRounds; ++round) {
+    pthread_t threads[kThreads];
+    CUresult results[kThreads];
+    again(0);
+    pthread_barrier_init(&together, NULL, kThreads);
+    for (int i = 0; i < kThreads; ++i) {
+      pthread_create(&threads[i], NULL, copy_in_a_stream, &results[i]);
+    }
+    int refused = 0;
+    for (int i = 0; i < kThreads; ++i) {
+      pthread_join(threads[i], NULL);
+      refused += results[i] != CUDA_SUCCESS;
+    }
+    pthread_barrier_destroy(&together);
+    line("refused", refused);
+  }
+}
+
+/* Streams of contexts that are not primary, streams of a third device, and a copy in an exit handler. */
+static void elsewhere(void) {
+  static unsigned char host[64 * 1024];
+  CUcontext own = NULL;
+  CUcontext third = NULL;
+  CUstream stream = NULL;
+  CUgraph graph = NULL;
+  again(0);
+  line("context", cu.context_create(&own, 0, 1));
+  line("stream", cu.stream_create(&stream, CU_STREAM_NON_BLOCKING));
+  on(0);
+  line("its stream",
+       CALL(cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void*, size_t, CUstream))(
+           blocks[0], host, sizeof host, stream));
+  line("destroy", cu.context_destroy(own));
+  again(0);
+  line("third", cu.retain(&third, 2));
+  cu.set_current(third);
+  line("stream", cu.stream_create(&stream, CU_STREAM_NON_BLOCKING));
+  on(0);
+  line("begin", cu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  line("captured on the third",
+       CALL(cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void*, size_t, CUstream))(
+           blocks[1], host, sizeof host, stream));
+  line("end", cu.end_capture(stream, &graph));
+}
+
+static void at_exit(void) {
+  unsigned char byte = 0;
+  on(0);
+  line("at exit", cu.read(&byte, blocks[1], 1));
 }
 
 int main(int count, char** words) {
@@ -304,9 +392,10 @@ int main(int count, char** words) {
   load_api(&cu, words[1]);
   line("init", cu.init(0));
   if (count > 2 && !late) {
-    how();
+    (strcmp(words[2], "how") == 0 ? how : strcmp(words[2], "at-once") == 0 ? at_once : elsewhere)();
     return 0;
   }
+  atexit(at_exit);
   for (int which = 0; which < kCopies; ++which) {
     again(late);
     between(which, which % 2, which / 2 % 2, which == 1 || which == 7);
@@ -316,9 +405,7 @@ int main(int count, char** words) {
     again(late);
     with_the_host(device);
   }
-  for (int device = 0; device < 2; ++device) {
-    on(1 - device);
-    line("free", cu.free(blocks[device]));
-  }
+  on(1);
+  line("free", cu.free(blocks[0]));
   return 0;
 }

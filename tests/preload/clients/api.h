@@ -42,6 +42,7 @@
   A(cuMemPoolCreate, pool_create, (CUmemoryPool*, const CUmemPoolProps*))                      \
   A(cuGraphInstantiateWithFlags, instantiate, (CUgraphExec*, CUgraph, unsigned long long))     \
   A(cuGraphLaunch, launch_graph, (CUgraphExec, CUstream))                                      \
+  A(cuMemcpyDtoD_v2, copy, (CUdeviceptr, CUdeviceptr, size_t))                                 \
   A(cuMemcpyDtoH_v2, read, (void*, CUdeviceptr, size_t))
 
 /* What the preload does not stand before: always from the library itself. */

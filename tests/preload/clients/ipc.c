@@ -1,4 +1,4 @@
-/* Two processes share a block by legacy IPC. usage: [IPC_CHILD_DEVICE=N] ipc WAY [SIZE]
+/* Two processes share a block by legacy IPC. usage: [IPC_CHILD_DEVICE=N] [IPC_OTHER_DEVICE=N] ipc WAY [SIZE]
  *
  * The parent starts its child (by fork and exec, before it touches the driver), allocates neighbours and the
  * block, fills them, and sends the handle through a pipe; the child opens it twice, reads it, asks about it and
@@ -79,6 +79,35 @@ static int other_closings(CUdeviceptr* pointer, CUipcMemHandle handle) {
   return 1;
 }
 
+/* What is imported for one device is read and copied while another is current. */
+static void from_another_device(CUdeviceptr imported, size_t size) {
+  const char* const device = getenv("IPC_OTHER_DEVICE");
+  CUcontext home = NULL;
+  CUcontext other = NULL;
+  CUdeviceptr copy = 0;
+  unsigned char byte = 0;
+  if (device == NULL) {
+    return;
+  }
+  line("child: current", cu.get_current(&home));
+  line("child: other", cu.retain(&other, atoi(device)) | cu.set_current(other));
+  if (getenv("IPC_PEERS") != NULL && *getenv("IPC_PEERS") != 0) {
+    /* Then as kernels of the other device see it. */
+    line("child: peers", cu.enable_peer(home, 0));
+    line("child: fill", cu.fill(imported + size - 512, 42, 512));
+  }
+  line("child: read", cu.read(&byte, imported + size - 1, 1));
+  line("child: byte", byte);
+  line("child: alloc", cu.alloc(&copy, size));
+  line("child: copy", cu.copy(copy, imported, size) | cu.synchronize());
+  byte = 0;
+  line("child: read", cu.read(&byte, copy + size - 1, 1));
+  line("child: byte", byte);
+  line("child: back", cu.set_current(home));
+  line("child: copy", cu.copy(imported, copy, size) | cu.synchronize());
+  line("child: free", cu.free(copy));
+}
+
 static int child(const char* way, size_t size, int from, int to) {
   CUipcMemHandle handle;
   CUdeviceptr first = 0;
@@ -99,6 +128,7 @@ static int child(const char* way, size_t size, int from, int to) {
   line("child: byte", byte);
   line("child: read the last", cu.read(&byte, first + size - 1, 1));
   line("child: byte", byte);
+  from_another_device(first, size);
   line("child: free", cu.free(first));
   line("child: close", cu.ipc_close(first));
   line("child: read", cu.read(&byte, first, 1));

@@ -245,6 +245,7 @@ TEST_F(TraceTest, TheFailureIsInTheFileOfAProcessThatIsEndedByIt) {
     EXPECT_EQ(trace.allocations, 100U) << kind;
     ASSERT_FALSE(trace.recording->notes.empty()) << kind;
     EXPECT_EQ(trace.recording->notes.back().event.kind, NOFRAG_TRACE_RECORD_OUT_OF_MEMORY) << kind;
+    EXPECT_EQ(trace.recording->notes.back().event.size, std::uint64_t{2} << 40) << "the last one";
   }
 }
 
