@@ -17,7 +17,7 @@ constexpr std::uint64_t kKeptShare = 2048;
 constexpr Bytes kKeptMost = 16 * kMiB;
 constexpr std::uint64_t kLargeShare = 64;
 // What all keep together, while there is plenty and else.
-constexpr std::uint64_t kAllShare = 128;
+constexpr std::uint64_t kAllShare = 64;
 constexpr std::uint64_t kAllShareInUse = 1024;
 constexpr Bytes kLeastKept = 64 * kKiB;
 // How much of a full depot, and of a full cache, goes at once.
