@@ -119,9 +119,6 @@ struct Plan {
   std::optional<nlohmann::json> before;  // --compare
 };
 
-// What the simulated address space has room for many times over.
-constexpr Bytes kMostCapacity = 16384 * kGiB;
-
 std::string short_name(const std::string& path) {
   return path == "-" ? "standard input" : std::filesystem::path(path).filename().string();
 }
@@ -180,10 +177,6 @@ TraceReport replay_one(const std::string& path,
   std::optional<Bytes> capacity;
   if (plan.capacity) {
     capacity = plan.capacity->resolve(trace.peak_live, session.granule());
-    if (*capacity > kMostCapacity) {
-      throw UsageError("--capacity: " + std::to_string(capacity->count()) +
-                       " bytes; the largest device that can be simulated has 16 TiB");
-    }
   }
   plan.check_limit(session, capacity);
   const auto update = [&](std::uint64_t done) { progress.update(done); };

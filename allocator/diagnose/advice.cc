@@ -318,6 +318,10 @@ const char* needs_less(std::string_view source) {
       {"ONNX Runtime",
        "arena_extend_strategy kSameAsRequested (by default its arena doubles) and a "
        "cudnn_conv_algo_search that is not EXHAUSTIVE"},
+      {"SGLang",
+       "a smaller --mem-fraction-static where steps run out, a larger one where the KV cache has "
+       "no room, or a smaller "
+       "--max-running-requests or --chunked-prefill-size"},
       {"NCCL",
        "a smaller share of the card for the program (NCCL's buffers come on top), smaller ones "
        "(NCCL_BUFFSIZE) or fewer "

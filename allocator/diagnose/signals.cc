@@ -189,7 +189,11 @@ Signals signals_of(const Timeline& timeline) {
   s.goes_on = theil_sen(later).slope >= kLaterShare * s.floors.slope;
   s.tops = theil_sen(tops);
   s.requests = theil_sen(requests);
-  s.rise = s.floors.slope * (floors.back().x - floors.front().x);
+  // Lines overshoot what they lie through: no more than what was live at the highest of the lows.
+  s.rise = std::min(s.floors.slope * (floors.back().x - floors.front().x),
+                    std::max_element(floors.begin(), floors.end(), [](Point a, Point b) {
+                      return a.y < b.y;
+                    })->y);
   s.requests_rise = s.requests.slope * (requests.back().x - requests.front().x);
   s.base = units.front().min_live;
   s.same_blocks = same_blocks_are_larger(s, units);

@@ -49,6 +49,15 @@ class Messages(unittest.TestCase):
         return done.stderr
 
 
+class Sizes(Messages):
+    def test_more_than_can_be_simulated(self):
+        self.write("petabyte.csv", "time_us,op,id,size,stream\n0,a,1,1125899906842624,0\n1,f,1,1125899906842624,0\n")
+        for command in (["replay", "good.csv"], ["explain", "good.csv"]):
+            self.refused(2, [*command, "--capacity", "2000TiB"], "the largest device that can be simulated has 16 TiB")
+        done = self.nofrag("replay", "petabyte.csv", "--min-capacity", "--allocator", "torch-native,driver,driver-async,nofrag")
+        self.assertEqual((done.returncode, done.stderr), (4, ""))
+
+
 class Names(Messages):
     def test_convert_says_what_it_needs(self):
         example = "as in: nofrag convert trace.csv --to nofrag trace.nofrag"

@@ -233,6 +233,9 @@ TEST(Plain, WhoseMessageItIsDecidesWhatNeedsLess) {
        "__wrapped__Mul}} failed to allocate "
        "memory [Op:Mul] CUDA_ERROR_OUT_OF_MEMORY",
        {"TensorFlow", "TF_FORCE_GPU_ALLOW_GROWTH"}},
+      {"NCCL WARN Failed to CUDA calloc 10485760 bytes", {"NCCL", "NCCL_BUFFSIZE"}},
+      {"RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+       {"SGLang", "--max-running-requests"}},
       {"RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.",
        {"JAX", "jax.checkpoint"}},
       {"MemoryError: std::bad_alloc: out_of_memory: CUDA error at: "

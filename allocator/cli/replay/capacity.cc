@@ -41,6 +41,14 @@ class Grid {
   Bytes most_;
 };
 
+Bytes checked(Bytes capacity) {
+  if (capacity > Capacity::kMost) {
+    throw UsageError("--capacity: " + std::to_string(capacity.count()) +
+                     " bytes; the largest device that can be simulated has 16 TiB");
+  }
+  return capacity;
+}
+
 }  // namespace
 
 Capacity Capacity::parse(std::string_view text) {
@@ -71,13 +79,13 @@ Capacity Capacity::parse(std::string_view text) {
 
 Bytes Capacity::resolve(Bytes peak_live, Bytes granule) const {
   if (bytes_) {
-    return *bytes_;
+    return checked(*bytes_);
   }
   // 1.02 has no exact binary form: less than a thousandth of a byte too much is not a byte more.
   const long double wanted = std::ceil(times_live_ * static_cast<long double>(peak_live.count()) -
                                        static_cast<long double>(0.001));
-  constexpr long double kMost = 9.0e18L;
-  return round_up(Bytes(static_cast<std::uint64_t>(std::min(wanted, kMost))), granule);
+  constexpr long double kLargest = 9.0e18L;
+  return checked(round_up(Bytes(static_cast<std::uint64_t>(std::min(wanted, kLargest))), granule));
 }
 
 std::optional<Bytes> find_min_capacity(const CapacitySearch& search,

@@ -15,10 +15,13 @@ namespace nofrag {
 
 class Capacity {
  public:
+  // Of the largest device that can be simulated.
+  static constexpr Bytes kMost = 16384 * kGiB;
+
   // "24469569536B", "24469569536", "24GiB", "500MiB" or "1.02x" (times the trace's peak live).
   static Capacity parse(std::string_view text);
 
-  // Multiples are rounded up to a granule; bytes are taken as they are.
+  // Multiples are rounded up to a granule; bytes are taken as they are. UsageError above kMost.
   [[nodiscard]] Bytes resolve(Bytes peak_live, Bytes granule) const;
 
  private:

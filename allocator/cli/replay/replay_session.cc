@@ -181,8 +181,9 @@ std::optional<Bytes> ReplaySession::min_capacity(std::string_view allocator,
   CapacitySearch search;
   search.peak_live = trace_.peak_live;
   search.granule = granule_;
-  search.most =
-      target_.is_simulated() ? trace_.peak_live * kMostTimesPeak + kGiB : device_.total_memory;
+  search.most = target_.is_simulated()
+                    ? std::min(trace_.peak_live * kMostTimesPeak + kGiB, Capacity::kMost)
+                    : device_.total_memory;
   if (free_run != nullptr && free_run->completed) {
     search.known_enough = free_run->peak_reserved;
   } else {

@@ -223,8 +223,11 @@ const char* plain_source(std::string_view text) {
     const char* source;
   } kSigns[] = {{"ggml", "llama.cpp"},
                 {"llama_", "llama.cpp"},
+                {"failed to allocate buffer for kv cache", "llama.cpp"},
+                {"--mem-fraction-static", "SGLang"},
                 {"max_num_seqs", "vLLM"},
                 {"vllm", "vLLM"},
+                {"Failed to CUDA calloc", "NCCL"},
                 {"NCCL error", "NCCL"},
                 {"ncclUnhandledCudaError", "NCCL"},
                 {"NCCL WARN", "NCCL"},
@@ -260,7 +263,22 @@ bool read_plain(std::string_view text, Failure* f) {
                                          "out of memory",
                                          "Out of memory",
                                          "RESOURCE_EXHAUSTED",
-                                         "OOM when allocating"};
+                                         "OOM when allocating",
+                                         "CUDNN_STATUS_ALLOC_FAILED",
+                                         "Failed to CUDA calloc",
+                                         "Out of GPU memory trying to allocate",
+                                         "ResourceExhaustedError",
+                                         "ErrorOutOfDeviceMemory",
+                                         "CNMEM_STATUS_OUT_OF_MEMORY",
+                                         "failed to allocate CUDA memory",
+                                         "Requested amount of GPU memory",
+                                         "OutOfMemory)",
+                                         "GpuRetryOOM",
+                                         "GpuSplitAndRetryOOM",
+                                         "failed to allocate buffer for kv cache",
+                                         "failed to allocate compute buffers",
+                                         "failed to allocate CUDA0 buffer",
+                                         "increase --mem-fraction-static"};
   const bool any =
       std::any_of(std::begin(kSigns), std::end(kSigns), [&](auto s) { return holds(text, s); });
   if (!any) {

@@ -1,5 +1,6 @@
 #include "runtime/observe/observer.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -275,7 +276,10 @@ void Observer::write_report(const std::string& text) {
     }
     return;
   }
-  std::FILE* file = std::fopen(options_.oom_report.c_str(), "ae");
+  // Without waiting for whoever may read a pipe.
+  const int descriptor = ::open(
+      options_.oom_report.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
+  std::FILE* file = descriptor < 0 ? nullptr : ::fdopen(descriptor, "a");
   if (file == nullptr || std::fputs(text.c_str(), file) < 0) {
     if (reports_written_.fetch_add(1, std::memory_order_relaxed) == 0) {
       log_line(LogLevel::kWarning, "oom_report:%s cannot be written", options_.oom_report.c_str());

@@ -85,7 +85,8 @@ bool RecordFile::open_locked(const std::string& path, bool keep_foreign, bool* b
   if (keep_foreign && !replaceable(path)) {
     return refuse(path);
   }
-  constexpr int kFlags = O_WRONLY | O_CREAT | O_CLOEXEC;
+  // A pipe that nobody reads is refused: opening it would wait for a reader.
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK;
   file_ = ::open(path.c_str(), kFlags | O_EXCL, 0644);
   made_ = file_ >= 0;
   if (!made_) {
@@ -100,6 +101,10 @@ bool RecordFile::open_locked(const std::string& path, bool keep_foreign, bool* b
     ::close(file_);
     file_ = -1;
     return false;
+  }
+  const int flags = ::fcntl(file_, F_GETFL);
+  if (flags < 0 || ::fcntl(file_, F_SETFL, flags & ~O_NONBLOCK) != 0) {
+    return fail("opened");
   }
   struct stat status {};
   if (::fstat(file_, &status) == 0 && S_ISREG(status.st_mode) && ::ftruncate(file_, 0) != 0) {

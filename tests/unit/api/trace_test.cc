@@ -8,6 +8,7 @@
 #include <string>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <nofrag/trace_format.h>
@@ -212,6 +213,15 @@ TEST_F(TraceTest, OnlyAFlightRecorderKeeps) {
   EXPECT_NE(api.find("start: invalid argument: nofrag_trace_start: \"keep=1MiB\" is for a flight"),
             std::string::npos)
       << api;
+}
+
+// Opening it would wait for a reader, who may never come.
+TEST_F(TraceTest, APipeThatNobodyReadsIsRefused) {
+  const std::string pipe = path_ + ".pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const std::string output = probe(pipe, "work");
+  ::unlink(pipe.c_str());
+  EXPECT_NE(output.find(pipe + ": cannot be opened"), std::string::npos) << output;
 }
 
 TEST_F(TraceTest, AMistypedFlightIsSaid) {
