@@ -404,6 +404,14 @@ Advice advise(const Failure& f, const Diagnosis& d) {
       break;
   }
   const bool of_the_card = d.cause != Cause::kLimit && d.cause != Cause::kHostMemory;
+  if (of_the_card && f.large_outside()) {
+    out.insert(out.begin(),
+               "first, the " + human_bytes(f.outside()) + " that this process holds beside " +
+                   f.source +
+                   "'s allocator: another framework's pool (JAX, TensorFlow, CuPy), a library's "
+                   "workspace or NCCL's buffers, "
+                   "CUDA graphs; what is not needed goes, what is gets a limit");
+  }
   if (of_the_card && f.large_neighbour()) {
     out.push_back("end or move " + f.largest_other + " if it should not be there: it holds " +
                   human_bytes(f.largest_other_size));

@@ -128,7 +128,15 @@ bool in_pieces(const Failure& f, Bytes obtainable_bytes, Diagnosis* d) {
                               human_bytes(obtainable_bytes) + ", together enough for the " +
                               human_bytes(*f.requested) + " asked for";
   const bool clear = *f.cached >= kClearlyCached;
-  conclude(d, Cause::kFragmentation, clear ? 0.9 : 0.45, numbers);
+  const Bytes needed = *f.requested - std::min(obtainable_bytes, *f.requested);
+  const bool narrow = 4 * needed > 3 * *f.cached;
+  conclude(d, Cause::kFragmentation, !clear ? 0.45 : narrow ? 0.75 : 0.9, numbers);
+  if (clear && narrow) {
+    d->evidence.emplace_back(
+        "more than three quarters of what the allocator held are needed for that, and what lies "
+        "beside live blocks in "
+        "the same 2 MiB cannot be mapped elsewhere: how much that is the text does not tell");
+  }
   if (!clear) {
     d->evidence.emplace_back(
         "so little free memory may lie in granules that are partly in use: remapping serves it "

@@ -144,6 +144,11 @@ struct Failure {
     const Bytes ours = reserved().value_or(process_in_use.value_or(Bytes(0)));
     return process_in_use && *process_in_use > ours ? *process_in_use - ours : Bytes(0);
   }
+  // What this process holds beside the allocator that failed is a good part of the card.
+  [[nodiscard]] bool large_outside() const {
+    constexpr std::uint64_t kGoodPart = 4;
+    return capacity && outside().count() >= capacity->count() / kGoodPart;
+  }
   // A single process holds a good part of the card.
   [[nodiscard]] bool large_neighbour() const {
     constexpr std::uint64_t kGoodPart = 4;

@@ -263,6 +263,39 @@ TEST(Plain, WhoseMessageItIsDecidesWhatNeedsLess) {
       says(classify(failure_in("CUDA error: out of memory")).advice, "whatever the cause"));
 }
 
+TEST(Torch, WhatTheProcessHoldsBesideItComesFirst) {
+  const Diagnosis d =
+      classify(failure_in("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. "
+                          "GPU 0 has a total capacity of 79.18 GiB of "
+                          "which 500.00 MiB is free. Including non-PyTorch memory, this process "
+                          "has 78.60 GiB memory in use. Of the allocated "
+                          "memory 30.10 GiB is allocated by PyTorch, and 200.00 MiB is reserved by "
+                          "PyTorch but unallocated."));
+  ASSERT_FALSE(d.advice.empty());
+  EXPECT_NE(
+      d.advice.front().find("the 48.30 GiB that this process holds beside PyTorch's allocator"),
+      std::string::npos)
+      << d.advice.front();
+}
+
+TEST(Torch, FragmentationIsLessSureWhereNearlyAllOfItIsNeeded) {
+  const auto message = [](const char* unallocated) {
+    return failure_in(
+        std::string("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 "
+                    "has a total capacity of "
+                    "79.18 GiB of which 200.00 MiB is free. Including non-PyTorch memory, this "
+                    "process has 78.90 GiB memory "
+                    "in use. Of the allocated memory 70.00 GiB is allocated by PyTorch, and ") +
+        unallocated + " is reserved by PyTorch but unallocated.");
+  };
+  const Diagnosis narrow = classify(message("1.90 GiB"));
+  const Diagnosis wide = classify(message("7.90 GiB"));
+  EXPECT_EQ(narrow.cause, Cause::kFragmentation);
+  EXPECT_EQ(wide.cause, Cause::kFragmentation);
+  EXPECT_LT(narrow.confidence, wide.confidence);
+  EXPECT_GT(wide.confidence, 0.8);
+}
+
 TEST(Vllm, AWarmUpThatFailsIsTheBatch) {
   const Failure f = failure_in(
       "CUDA out of memory occurred when warming up sampler with 1024 dummy requests. Please try "
