@@ -356,6 +356,27 @@ void unknown(const Failure& f, Advice* out) {
   }
 }
 
+// Whatever the cause: what the card is full of beside this allocator's blocks.
+void who_else_holds(const Failure& f, const Diagnosis& d, Advice* out) {
+  const bool of_the_card = d.cause != Cause::kLimit && d.cause != Cause::kHostMemory;
+  if (of_the_card && f.large_outside()) {
+    out->insert(out->begin(),
+                "first, the " + human_bytes(f.outside()) + " that this process holds beside " +
+                    f.source +
+                    "'s allocator: another framework's pool (JAX, TensorFlow, CuPy), a library's "
+                    "workspace or NCCL's buffers, "
+                    "CUDA graphs; what is not needed goes, what is gets a limit");
+  }
+  if (of_the_card && f.large_neighbour()) {
+    out->push_back("end or move " + f.largest_other + " if it should not be there: it holds " +
+                   human_bytes(f.largest_other_size));
+  }
+  if (f.private_pools && f.requested && *f.private_pools >= *f.requested) {
+    out->push_back(human_bytes(*f.private_pools) +
+                   " lie in private pools (CUDA graphs): fewer captured shapes give it back");
+  }
+}
+
 }  // namespace
 
 Advice advise(const Failure& f, const Diagnosis& d) {
@@ -403,23 +424,7 @@ Advice advise(const Failure& f, const Diagnosis& d) {
       unknown(f, &out);
       break;
   }
-  const bool of_the_card = d.cause != Cause::kLimit && d.cause != Cause::kHostMemory;
-  if (of_the_card && f.large_outside()) {
-    out.insert(out.begin(),
-               "first, the " + human_bytes(f.outside()) + " that this process holds beside " +
-                   f.source +
-                   "'s allocator: another framework's pool (JAX, TensorFlow, CuPy), a library's "
-                   "workspace or NCCL's buffers, "
-                   "CUDA graphs; what is not needed goes, what is gets a limit");
-  }
-  if (of_the_card && f.large_neighbour()) {
-    out.push_back("end or move " + f.largest_other + " if it should not be there: it holds " +
-                  human_bytes(f.largest_other_size));
-  }
-  if (f.private_pools && f.requested && *f.private_pools >= *f.requested) {
-    out.push_back(human_bytes(*f.private_pools) +
-                  " lie in private pools (CUDA graphs): fewer captured shapes give it back");
-  }
+  who_else_holds(f, d, &out);
   return out;
 }
 

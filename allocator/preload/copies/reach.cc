@@ -143,7 +143,7 @@ void Reach::resolve(End& end) {
                                         CU_POINTER_ATTRIBUTE_IS_MANAGED,
                                         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
                                         CU_POINTER_ATTRIBUTE_CONTEXT};
-    void* values[] = {&type, &managed, &device, &end.name};
+    void* values[] = {&type, &managed, &device, static_cast<void*>(&end.name)};
     const bool known =
         real().pointer_attributes(4, attributes, values, end.pointer) == CUDA_SUCCESS;
     if (!known || type != CU_MEMORYTYPE_DEVICE || managed != 0) {
