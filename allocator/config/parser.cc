@@ -196,7 +196,7 @@ void report_unknown_key(std::string_view key, std::vector<std::string>* problems
 
 void check_limit(const Options& options, std::vector<std::string>* problems) {
   const Bytes least = options.backend == Backend::kPlain ? Bytes(512) : 2 * kMiB;
-  if (options.limit < least) {
+  if (options.limit < least && options.preload != PreloadMode::kNative) {
     problems->push_back(
         "a limit of " + std::to_string(options.limit.count()) +
         " bytes would refuse every allocation: memory comes from the driver in pieces of " +

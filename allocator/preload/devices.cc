@@ -197,6 +197,10 @@ CUcontext primary_of(int device) {
   return known != nullptr ? known : find_primary(device);
 }
 
+std::uint64_t seen_devices() {
+  return devices_seen.load(std::memory_order_acquire);
+}
+
 bool several_devices() {
   return several.load(std::memory_order_relaxed);
 }
@@ -246,17 +250,17 @@ Service service_of(int device) {
 
 Shared share_with(int device, int peer) {
   const std::uint64_t bit = std::uint64_t{1} << peer;
-  {
-    const std::lock_guard lock(prepare_mutex);
-    if ((seat(device).peers.fetch_or(bit) & bit) != 0) {
-      return Shared::kAlready;
-    }
-    several.store(true, std::memory_order_release);
-    // Without one it is seen to when nofrag's memory begins, and the driver's own needs nothing.
-    DeviceAllocator* const allocator = Process::instance().used_device(device);
-    if (allocator != nullptr && !grant(*allocator, bit)) {
-      return Shared::kRefused;
-    }
+  const std::lock_guard lock(prepare_mutex);
+  std::atomic<std::uint64_t>& peers = seat(device).peers;
+  if ((peers.fetch_or(bit) & bit) != 0) {
+    return Shared::kAlready;
+  }
+  several.store(true, std::memory_order_release);
+  // Without one it is seen to when nofrag's memory begins, and the driver's own needs nothing.
+  DeviceAllocator* const allocator = Process::instance().used_device(device);
+  if (allocator != nullptr && !grant(*allocator, bit)) {
+    peers.fetch_and(~bit);
+    return Shared::kRefused;
   }
   share_imports(device, peer);
   return Shared::kNew;

@@ -54,6 +54,8 @@ struct Seat {
 [[nodiscard]] CUcontext primary_of(int device);
 // Was the primary context of more than one device ever seen, or one device's memory shared with another?
 [[nodiscard]] bool several_devices();
+// Those whose primary context was ever seen, as bits.
+[[nodiscard]] std::uint64_t seen_devices();
 // Of the context of a stream; 0, 1 and 2 (default streams) are the current context's.
 [[nodiscard]] int device_of_stream(CUstream stream);
 // Contexts were made or destroyed: what threads remember of them is void.
@@ -66,7 +68,7 @@ void say_no_access(int device);
 void pass_on(int device);
 // What nofrag maps on `device`, now and later, can be used by `peer` too. kRefused: the driver will not have it.
 // pre: the gate is held.
-// What is imported there, too. kAlready: it was given, by whichever thread, and is complete.
+// What is imported there, too. kAlready: it was given before, by whichever thread.
 enum class Shared : unsigned char { kAlready, kNew, kRefused };
 [[nodiscard]] Shared share_with(int device, int peer);
 // The courier; nullptr if it cannot be made. pre: the primary context of `device` is current.

@@ -259,8 +259,15 @@ TEST(Plain, WhoseMessageItIsDecidesWhatNeedsLess) {
     EXPECT_NE(d.advice.front().find("nofrag run --trace flight:"), std::string::npos) << text;
     EXPECT_TRUE(says(d.advice, expected.second)) << text;
   }
-  EXPECT_FALSE(
-      says(classify(failure_in("CUDA error: out of memory")).advice, "whatever the cause"));
+  for (const char* const plain : {"CUDA error: out of memory",
+                                  "CUDA error: out of memory. Other processes occupy the GPU.",
+                                  "File \"/opt/llama_recipes/finetuning.py\", line "
+                                  "3\nRuntimeError: CUDA error: out of memory",
+                                  "I tensorflow/core/util/port.cc:153] oneDNN custom operations "
+                                  "are on\nRuntimeError: CUDA error: out of memory"}) {
+    EXPECT_EQ(failure_in(plain).source, "CUDA") << plain;
+    EXPECT_FALSE(says(classify(failure_in(plain)).advice, "whatever the cause")) << plain;
+  }
 }
 
 TEST(Torch, WhatTheProcessHoldsBesideItComesFirst) {

@@ -221,25 +221,32 @@ const char* plain_source(std::string_view text) {
   static constexpr struct {
     std::string_view sign;
     const char* source;
-  } kSigns[] = {{"ggml", "llama.cpp"},
-                {"llama_", "llama.cpp"},
+  } kSigns[] = {{"ggml_", "llama.cpp"},
+                {"ggml-cuda", "llama.cpp"},
+                {"llama_init", "llama.cpp"},
+                {"llama_model_load", "llama.cpp"},
+                {"llama_kv_cache", "llama.cpp"},
+                {"llama_new_context", "llama.cpp"},
                 {"failed to allocate buffer for kv cache", "llama.cpp"},
                 {"--mem-fraction-static", "SGLang"},
                 {"max_num_seqs", "vLLM"},
-                {"vllm", "vLLM"},
+                {"vllm/", "vLLM"},
+                {"vllm.", "vLLM"},
                 {"Failed to CUDA calloc", "NCCL"},
                 {"NCCL error", "NCCL"},
                 {"ncclUnhandledCudaError", "NCCL"},
                 {"NCCL WARN", "NCCL"},
-                {"RMM", "RMM"},
+                {"RMM failure", "RMM"},
+                {"rmm::", "RMM"},
                 {"/rmm/", "RMM"},
-                {"tensorflow", "TensorFlow"},
+                {"tensorflow.python.framework.errors", "TensorFlow"},
                 {"[Op:", "TensorFlow"},
                 {"jaxlib", "JAX"},
                 {"XlaRuntimeError", "JAX"},
                 {"xla::", "JAX"},
                 {"RESOURCE_EXHAUSTED", "JAX"},
-                {"cupy", "CuPy"},
+                {"cupy.cuda", "CuPy"},
+                {"cupy_backends", "CuPy"},
                 {"onnxruntime", "ONNX Runtime"}};
   for (const auto& known : kSigns) {
     if (holds(text, known.sign)) {

@@ -104,6 +104,7 @@ void Reach::add(CUstream stream) {
 }
 
 void Reach::add(CUcontext context) {
+  context_given_ = true;
   users_ |= bit(ordinal_of(context));
 }
 
@@ -199,7 +200,7 @@ Route Reach::route(bool nameable) {
     return route;
   }
   resolve_ends();
-  if (places_ == bit(here_)) {
+  if (places_ == bit(here_) && !array_) {
     return route;
   }
   resolve_stream();
@@ -233,6 +234,11 @@ Route Reach::route(bool nameable) {
 bool Reach::let_in() {
   resolve_ends();
   resolve_stream();
+  const bool node = !ordered_ && !stream_given_;
+  const bool stream_unknown = captured_ && capture_device(stream_) < 0;
+  if (array_ || stream_unknown || (node && !context_given_)) {
+    users_ |= seen_devices();
+  }
   bool any = false;
   for_each_device(owners_, [&](int owner) {
     for_each_device(users_ & ~bit(owner), [&](int user) {

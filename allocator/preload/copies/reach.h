@@ -47,7 +47,8 @@ class Reach {
 
   // `nameable`: cuMemcpyPeer has its form, and was not refused.
   [[nodiscard]] Route route(bool nameable);
-  // Gives all that take part access to what is named. False: there is nobody to give it to.
+  // Gives all that take part access to what is named; where it is not known who does, all GPUs that the program uses.
+  // False: there is nobody to give it to. (True also where all had it: another thread may have been first.)
   [[nodiscard]] bool let_in();
 
  private:
@@ -76,7 +77,8 @@ class Reach {
   CUstream stream_ = nullptr;
   bool default_stream_;  // the legacy one: those of each thread have no order with other GPUs
   bool captured_ = false;
-  bool array_ = false;
+  bool array_ = false;  // whose device nobody tells
+  bool context_given_ = false;
   std::vector<CUdeviceptr> imports_;
   std::uint64_t owners_ = 0;  // with memory of nofrag's that is named
   std::uint64_t places_ = 0;  // where memory that is named lies

@@ -280,13 +280,16 @@ void Observer::write_report(const std::string& text) {
   const int descriptor = ::open(
       options_.oom_report.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
   std::FILE* file = descriptor < 0 ? nullptr : ::fdopen(descriptor, "a");
-  if (file == nullptr || std::fputs(text.c_str(), file) < 0) {
+  bool written = file != nullptr && std::fputs(text.c_str(), file) >= 0;
+  if (file != nullptr) {
+    written = std::fclose(file) == 0 && written;
+  } else if (descriptor >= 0) {
+    ::close(descriptor);
+  }
+  if (!written) {
     if (reports_written_.fetch_add(1, std::memory_order_relaxed) == 0) {
       log_line(LogLevel::kWarning, "oom_report:%s cannot be written", options_.oom_report.c_str());
     }
-  }
-  if (file != nullptr) {
-    std::fclose(file);
   }
 }
 

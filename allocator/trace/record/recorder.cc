@@ -328,6 +328,19 @@ bool Recorder::flight_due(bool asked) {
                    monotonic_ns() - last_flight_ns_ > kFlightPause);
 }
 
+// A flight recorder's file. `asked`: by a caller, who knows of it unless a request was refused.
+bool Recorder::write_flight(bool asked) {
+  const bool after_failure = out_of_memory_.exchange(false, std::memory_order_relaxed);
+  const bool good = output_.write_flight(lost_now_);
+  last_flight_ns_ = monotonic_ns();
+  if (good && (!asked || after_failure) && settings_.say &&
+      last_flight_ns_ - last_said_ns_ > kFlightPause) {
+    last_said_ns_ = last_flight_ns_;
+    settings_.say("the last of what happened is in " + output_.path());
+  }
+  return good;
+}
+
 // No more is recorded. The message, if there is one, is for the user.
 void Recorder::end(const std::string& message) {
   active_.store(false, std::memory_order_relaxed);
@@ -370,12 +383,7 @@ void Recorder::run() {
       good = write_block();
     }
     if (good && flight) {
-      const bool after_failure = out_of_memory_.exchange(false, std::memory_order_relaxed);
-      good = output_.write_flight(lost_now_);
-      last_flight_ns_ = monotonic_ns();
-      if (good && (flushing == 0 || after_failure) && settings_.say) {
-        settings_.say("the last of what happened is in " + output_.path());
-      }
+      good = write_flight(flushing != 0);
     }
     if (!good) {
       end("recording has ended: " + output_.problem());

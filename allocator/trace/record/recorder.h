@@ -124,6 +124,7 @@ class Recorder final : public EventSink {
   bool write_ranges();
   bool failure_due();
   bool flight_due(bool asked);
+  bool write_flight(bool asked);
   bool flush_within(std::chrono::milliseconds patience);
   void end(const std::string& message);
 
@@ -172,6 +173,7 @@ class Recorder final : public EventSink {
   std::uint64_t last_block_ns_ = 0;
   std::uint64_t block_age_ = 0;  // that makes the next block due
   std::uint64_t last_flight_ns_ = 0;
+  std::uint64_t last_said_ns_ = 0;  // that it was written
   pthread_t writer_{};
   bool writer_joinable_ = false;
 };
