@@ -188,6 +188,8 @@ void report_unknown_key(std::string_view key, std::vector<std::string>* problems
   const std::string_view nearest = nearest_name(key, names);
   if (!nearest.empty()) {
     message += "; did you mean " + std::string(nearest) + "?";
+  } else {
+    message += " (docs/options.md has all)";
   }
   problems->push_back(message);
 }

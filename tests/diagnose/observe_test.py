@@ -271,7 +271,9 @@ class Top(unittest.TestCase):
         self.assertEqual(command, command.strip())
         self.assertNotEqual(command, "")
         table = subprocess.run([ARGUMENTS.nofrag, "top", "--once"], capture_output=True, text=True, check=True).stdout
-        self.assertIn(str(process.pid), table)
+        line = next(line for line in table.splitlines() if line.split()[:1] == [str(process.pid)])
+        program, _, rest = command.partition(" ")
+        self.assertTrue(line.rstrip().endswith((os.path.basename(program) + " " + rest).strip()[:60].rstrip()), line)
         process.close()
         self.assertFalse((FOLDER / str(process.pid)).exists())
         self.assertNotIn(process.pid, top())

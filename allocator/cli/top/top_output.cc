@@ -69,6 +69,13 @@ Json device_json(const DeviceStatus& device) {
   return out;
 }
 
+// Without the folder of the program, which is the same for all jobs of an interpreter: what differs comes behind it.
+std::string_view shown_command(std::string_view command) {
+  const std::string_view program = command.substr(0, command.find(' '));
+  const std::size_t slash = program.rfind('/');
+  return slash == std::string_view::npos ? command : command.substr(slash + 1);
+}
+
 }  // namespace
 
 std::string top_table(const std::vector<SeenProcess>& processes) {
@@ -87,7 +94,7 @@ std::string top_table(const std::vector<SeenProcess>& processes) {
     const ProcessStatus& s = process.status;
     for (std::uint32_t i = 0; i < s.device_count; ++i) {
       const DeviceStatus& d = s.devices[i];
-      out += fmt::format("{:>8} {:>3} {:>11} {:>11} {:>5.1f}% {:>18} {:>10} {:>6}  {:15} {:.40}\n",
+      out += fmt::format("{:>8} {:>3} {:>11} {:>11} {:>5.1f}% {:>18} {:>10} {:>6}  {:15} {:.60}\n",
                          s.pid,
                          d.device,
                          human_bytes(Bytes(d.live)),
@@ -97,7 +104,7 @@ std::string top_table(const std::vector<SeenProcess>& processes) {
                          high_rungs(d),
                          d.failed,
                          d.last_cause[0] != '\0' ? d.last_cause.data() : "-",
-                         s.command.data());
+                         shown_command(s.command.data()));
     }
   }
   if (processes.empty()) {

@@ -100,7 +100,8 @@ TEST(ParseOptions, ProblemsNameTheKeyAndTheWayOut) {
   const Case cases[] = {
       {"handel_size:2MiB", "unknown option \"handel_size\"; did you mean handle_size?"},
       {"limt:1GiB", "unknown option \"limt\"; did you mean limit?"},
-      {"expandable_segments:True", "unknown option \"expandable_segments\""},
+      {"expandable_segments:True",
+       "unknown option \"expandable_segments\" (docs/options.md has all)"},
       {":1GiB", "\":1GiB\" names no option (write key:value)"},
       {"limit", "\"limit\" has no value (write key:value)"},
       {",,:", "\":\" names no option (write key:value)"},
@@ -134,7 +135,7 @@ TEST(ParseOptions, ProblemsNameTheKeyAndTheWayOut) {
        "and not off"},
       {"metrics:file:", "option metrics: \"file:\" names no file (write file:PATH)"},
       {"driver:[a,b]", "option driver: \"[a,b]\" is a list, and no option takes one"},
-      {"x\ny:1", "unknown option \"x?y\""},
+      {"x\ny:1", "unknown option \"x?y\" (docs/options.md has all)"},
   };
   for (const Case& bad : cases) {
     const Parsed parsed = parse(bad.text);
