@@ -2,7 +2,7 @@
 //
 // By an event in each other one before, and one in the copy's own behind it. For Route::Way::kInside it has the memory's
 // context current meanwhile. Owns: nothing; the events go by themselves. Layer: preload. Threads: each its own; no lock of
-// ours is held. Failure: where an event cannot be had the work is waited for. Cost: about 5 us for each other context;
+// ours is held. Failure: where an event cannot be had the work is waited for. Cost: 5 to 10 us for each other context;
 // nothing for the other ways.
 #pragma once
 
