@@ -314,6 +314,16 @@ static void how(void) {
             (CUgraphExec, CUgraphNode, const CUDA_MEMCPY3D*, CUcontext))(
            NULL, NULL, &deep, contexts[0]));
   expect("batches and nodes", before, 0, 0, 0, -1);
+  /* Nobody tells on which GPU an array lies: refused at home, it may be on any. */
+  void (*fail)(const char*, unsigned long, int) = NULL;
+  *(void**)&fail = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_cuda_fail");
+  again(0);
+  on(0);
+  before = counted();
+  fail("cuMemcpyDtoA_v2", 1, CUDA_ERROR_INVALID_VALUE);
+  line("array",
+       CALL(cuMemcpyDtoA_v2, (CUarray, size_t, CUdeviceptr, size_t))(NULL, 0, blocks[0], MIB));
+  expect("to an array", before, 0, 0, 0, -1);
 }
 
 /* Threads whose first copies are refused at the same time. */
