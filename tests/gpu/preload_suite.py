@@ -221,6 +221,8 @@ class Suite:
                     ran = self.same(name, [self.bin / program, *peers], **both)
                     for (_, _, errors), how in zip(ran or (), ("plain", "nofrag")):
                         self.numbers.setdefault(name, {})[how] = [s for s in errors.splitlines() if s.startswith("SPEED")]
+        if self.build_cuda("across_arrays", "across_arrays"):
+            self.same("copies between GPUs, arrays", [self.bin / "across_arrays"], **both)
         if self.build_cuda("two_gpus_random", "two_gpus_random"):
             for seed in (1, 2, 3):
                 name, command = f"random program over two GPUs, seed {seed}", [self.bin / "two_gpus_random", seed, 6000]
