@@ -203,7 +203,7 @@ class Semantics(unittest.TestCase):
                 with self.subTest(f"{call} {nth}"):
                     waited = client("across", "dlsym", "how", FAKE_CUDA_DEVICES="2", FAKE_CUDA_FAIL=f"{call}:{nth}:999")
                     self.assertEqual(waited.returncode, 1)
-                    self.assertRegex(waited.stderr, "^to the other, default stream: 0 named, .*, waited 1 times$")
+                    self.assertRegex(waited.stderr, "^to the other, default stream: 0 named, .*, waited 1 times;")
 
     def test_a_gpu_without_virtual_memory(self):
         self.same("dlsym", FAKE_CUDA_NO_VMM="1", said="no virtual memory")

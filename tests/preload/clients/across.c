@@ -212,11 +212,19 @@ static unsigned long calls(const char* entry) {
   return count != NULL ? count(entry) : 0;
 }
 
+/* What the default streams were given since it was last asked. */
+static const char* order(void) {
+  const char* (*given)(void) = NULL;
+  *(void**)&given = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_cuda_order");
+  return given != NULL ? given() : "";
+}
+
 struct counts {
   unsigned long access, peer, peer_async, records, waits, synchronizes;
 };
 
 static struct counts counted(void) {
+  order();
   const struct counts now = {calls("cuMemSetAccess"),
                              calls("cuMemcpyPeer"),
                              calls("cuMemcpyPeerAsync"),
@@ -226,9 +234,17 @@ static struct counts counted(void) {
   return now;
 }
 
-/* Since `before` so many more of each; access < 0: at least one more. */
-static void expect(
-    const char* what, struct counts before, int peer, int peer_async, int fences, int access) {
+/* Since `before` so many more of each; access < 0: at least one more. `in_order`: what the default streams were given
+ * ("0>1": device 1's waits for what device 0's was given until then); NULL: whatever. */
+static void expect(const char* what,
+                   struct counts before,
+                   int peer,
+                   int peer_async,
+                   int fences,
+                   int access,
+                   const char* in_order) {
+  char seen[200];
+  snprintf(seen, sizeof seen, "%s", order());
   const struct counts now = counted();
   const unsigned long given = now.access - before.access;
   if (now.peer - before.peer != (unsigned long)peer ||
@@ -236,17 +252,19 @@ static void expect(
       now.records - before.records != (unsigned long)fences ||
       now.waits - before.waits != (unsigned long)fences ||
       now.synchronizes != before.synchronizes ||
-      (access < 0 ? given == 0 : given != (unsigned long)access)) {
+      (access < 0 ? given == 0 : given != (unsigned long)access) ||
+      (in_order != NULL && strcmp(seen, in_order) != 0)) {
     fprintf(stderr,
             "%s: %lu named, %lu of them in streams, %lu and %lu events, access given %lu times, "
-            "waited %lu times\n",
+            "waited %lu times; in order: %s\n",
             what,
             now.peer - before.peer,
             now.peer_async - before.peer_async,
             now.records - before.records,
             now.waits - before.waits,
             given,
-            now.synchronizes - before.synchronizes);
+            now.synchronizes - before.synchronizes,
+            seen);
     exit(1);
   }
 }
@@ -259,48 +277,48 @@ static void how(void) {
   on(0);
   struct counts before = counted();
   line("copy", copy(2, 0, 0));
-  expect("between, default stream", before, 1, 0, 0, 0);
+  expect("between, default stream", before, 1, 0, 0, 0, "");
   before = counted();
   line("copy", copy(3, 0, 0));
-  expect("between, in a stream", before, 0, 1, 0, 0);
+  expect("between, in a stream", before, 0, 1, 0, 0, "");
   before = counted();
   on(1);
   line("copy",
        CALL(cuMemcpyDtoD_v2, (CUdeviceptr, CUdeviceptr, size_t))(blocks[0], blocks[0] + MIB, MIB));
-  expect("on the other", before, 1, 0, 0, 0);
+  expect("on the other", before, 1, 0, 0, 0, "");
   on(0);
   before = counted();
   line("copy",
        CALL(cuMemcpyDtoD_v2, (CUdeviceptr, CUdeviceptr, size_t))(blocks[0], blocks[0] + MIB, MIB));
-  expect("at home", before, 0, 0, 0, 0);
+  expect("at home", before, 0, 0, 0, 0, "copy 0 ");
   before = counted();
   line("copy", CALL(cuMemcpyHtoD_v2, (CUdeviceptr, const void*, size_t))(blocks[1], host, size));
-  expect("to the other, default stream", before, 0, 0, 2, 0);
+  expect("to the other, default stream", before, 0, 0, 2, 0, "0>1 copy 1 1>0 ");
   before = counted();
   line("copy",
        CALL(cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void*, size_t, CUstream))(
            blocks[1], host, size, streams[0]));
-  expect("to the other, in a stream", before, 0, 0, 0, -1);
+  expect("to the other, in a stream", before, 0, 0, 0, -1, "");
   flat = rectangle(0, CU_MEMORYTYPE_DEVICE);
   before = counted();
   line("copy", CALL(cuMemcpy2D_v2, (const CUDA_MEMCPY2D*))(&flat));
-  expect("a rectangle between", before, 0, 0, 2, -1);
+  expect("a rectangle between", before, 0, 0, 2, -1, "1>0 copy 0 0>1 ");
   before = counted();
   line("copy", CALL(cuMemcpy2D_v2, (const CUDA_MEMCPY2D*))(&flat)); /* with access, too, in order */
-  expect("another", before, 0, 0, 2, 0);
+  expect("another", before, 0, 0, 2, 0, "1>0 copy 0 0>1 ");
   again(0);
   on(0);
   before = counted();
   line("begin", cu.begin_capture(streams[0], CU_STREAM_CAPTURE_MODE_RELAXED));
   line("copy", CALL(cuMemcpyHtoD_v2, (CUdeviceptr, const void*, size_t))(blocks[1], host, size));
-  expect("to the other, while another stream is captured", before, 0, 0, 2, 0);
+  expect("to the other, while another stream is captured", before, 0, 0, 2, 0, "0>1 copy 1 1>0 ");
   before = counted();
   line("copy", copy(3, 0, 0));
   line("end", cu.end_capture(streams[0], &graph));
-  expect("between, captured", before, 0, 0, 0, -1);
+  expect("between, captured", before, 0, 0, 0, -1, "");
   before = counted();
   line("copy", copy(2, 0, 0));
-  expect("between, with access", before, 1, 0, 0, 0);
+  expect("between, with access", before, 1, 0, 0, 0, "");
   CUDA_MEMCPY3D deep = box(0, CU_MEMORYTYPE_DEVICE);
   again(0);
   on(0);
@@ -313,7 +331,7 @@ static void how(void) {
        CALL(cuGraphExecMemcpyNodeSetParams,
             (CUgraphExec, CUgraphNode, const CUDA_MEMCPY3D*, CUcontext))(
            NULL, NULL, &deep, contexts[0]));
-  expect("batches and nodes", before, 0, 0, 0, -1);
+  expect("batches and nodes", before, 0, 0, 0, -1, NULL);
   /* Nobody tells on which GPU an array lies: refused at home, it may be on any. */
   void (*fail)(const char*, unsigned long, int) = NULL;
   *(void**)&fail = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_cuda_fail");
@@ -323,7 +341,7 @@ static void how(void) {
   fail("cuMemcpyDtoA_v2", 1, CUDA_ERROR_INVALID_VALUE);
   line("array",
        CALL(cuMemcpyDtoA_v2, (CUarray, size_t, CUdeviceptr, size_t))(NULL, 0, blocks[0], MIB));
-  expect("to an array", before, 0, 0, 0, -1);
+  expect("to an array", before, 0, 0, 0, -1, NULL);
 }
 
 /* Threads whose first copies are refused at the same time. */

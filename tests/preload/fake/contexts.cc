@@ -122,6 +122,10 @@ CUmemoryPool default_pool(int device) {
   return reinterpret_cast<CUmemoryPool>(&names[device]);
 }
 
+bool is_default_stream(CUstream stream) {
+  return stream == nullptr || stream == CU_STREAM_LEGACY;
+}
+
 bool is_capturing(CUstream stream) {
   return driver().captures.count(stream) != 0;
 }
@@ -443,6 +447,10 @@ CUresult cuStreamSynchronize(CUstream stream) {
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned /*flags*/) {
   FAKE_ENTRY("cuStreamWaitEvent")
   driver().busy.insert(stream);
+  const auto found = driver().recorded.find(event);
+  if (fake::is_default_stream(stream) && found != driver().recorded.end()) {
+    driver().order += std::to_string(found->second) + ">" + std::to_string(here()) + " ";
+  }
   const nofrag::EventId id{nofrag::VirtAddr(event).value()};
   return fake::result_of(driver().sim->stream_wait(ordinal(here()), id_of(stream), id).code());
 }
@@ -488,12 +496,14 @@ CUresult cuEventCreate(CUevent* event, unsigned /*flags*/) {
 
 CUresult cuEventDestroy(CUevent event) {
   FAKE_ENTRY("cuEventDestroy_v2")
+  driver().recorded.erase(event);
   const nofrag::EventId id{nofrag::VirtAddr(event).value()};
   return fake::result_of(driver().sim->event_destroy(ordinal(here()), id).code());
 }
 
 CUresult cuEventRecord(CUevent event, CUstream stream) {
   FAKE_ENTRY("cuEventRecord")
+  driver().recorded[event] = fake::is_default_stream(stream) ? here() : -1;
   const nofrag::EventId id{nofrag::VirtAddr(event).value()};
   return fake::result_of(driver().sim->event_record(ordinal(here()), id, id_of(stream)).code());
 }

@@ -1,4 +1,6 @@
 // What tests ask of the fake itself.
+#include <utility>
+
 #include "fake.h"
 
 extern "C" {
@@ -14,6 +16,14 @@ unsigned long fake_cuda_calls(const char* name) {
   const std::lock_guard<std::recursive_mutex> lock(fake::driver().mutex);
   const auto found = fake::driver().calls.find(name);
   return found != fake::driver().calls.end() ? found->second : 0;
+}
+
+// What the default streams were given since the last call of this, as fake.h says; of this thread until the next one.
+const char* fake_cuda_order(void) {
+  static thread_local std::string order;
+  const std::lock_guard<std::recursive_mutex> lock(fake::driver().mutex);
+  order = std::exchange(fake::driver().order, "");
+  return order.c_str();
 }
 
 // The nth call of the entry from now answers `code` and does nothing.

@@ -104,8 +104,13 @@ CUresult move(CUdeviceptr to, CUdeviceptr from, std::size_t size) {
 }
 
 CUresult copy(CUdeviceptr to, CUdeviceptr from, std::size_t size, CUstream stream) {
-  return allowed({{to, size}, {from, size}}, stream) ? move(to, from, size)
-                                                     : CUDA_ERROR_INVALID_VALUE;
+  if (!allowed({{to, size}, {from, size}}, stream)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (fake::is_default_stream(stream)) {
+    driver().order += "copy " + std::to_string(fake::current()->device) + " ";
+  }
+  return move(to, from, size);
 }
 
 CUresult copy_named(CUdeviceptr to,

@@ -79,6 +79,10 @@ struct Driver {
   std::set<CUmemoryPool> pools;
   std::map<CUmemoryPool, std::map<int, unsigned long long>> pool_values;
   std::map<std::string, unsigned long> calls;
+  // What the default streams were given, in order, as device numbers: "0>1 " the work of the first is waited for by
+  // the second's, "copy 1 " a copy.
+  std::string order;
+  std::map<CUevent, int> recorded;  // in which device's default stream; -1: in another stream
   struct Fault {
     std::string name;
     unsigned long nth;
@@ -96,6 +100,8 @@ Context* current();
 // What calls that need one answer then.
 CUresult no_context();
 CUresult result_of(nofrag::Errc code);
+// The legacy one, of the calling thread's current context.
+bool is_default_stream(CUstream stream);
 // What a call that may not be made while something is captured answers to this thread.
 CUresult unsafe_in_capture();
 CUmemoryPool default_pool(int device);
