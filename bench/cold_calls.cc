@@ -1,0 +1,154 @@
+// What the engine's calls cost a program that needs the processor's caches itself: a recorded job is played through
+// DeviceAllocator on a simulated device, and between any two calls a buffer is read that is as large as such a program's
+// own data. Median and mean nanoseconds of an allocation and of a free (all of them; those above 1 MiB), and how much
+// reading the clock takes. A program in Python leaves little of the allocator's data in the caches, so that what counts
+// is how many lines a call touches; counted instructions do not tell.
+//
+//   cold_calls [TRACE] [KIB] [ROUNDS]     gpt_varlen, 1024, 5
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "device/device_allocator.h"
+#include "driver/simulated/device_spec.h"
+#include "driver/simulated/simulated_driver.h"
+#include "trace/load_trace.h"
+
+namespace nofrag {
+namespace {
+
+constexpr DeviceOrdinal kDevice{0};
+
+double now_ns() {
+  const auto since = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<double>(std::chrono::duration_cast<std::chrono::nanoseconds>(since).count());
+}
+
+// Reads one word of every line of it.
+class Pollution {
+ public:
+  explicit Pollution(std::size_t kib) : words_(kib * 1024 / sizeof(std::uint64_t), 1) {}
+  void read() {
+    for (std::size_t i = 0; i < words_.size(); i += 8) {
+      sum_ += words_[i];
+    }
+  }
+  [[nodiscard]] std::uint64_t sum() const { return sum_; }
+
+ private:
+  std::vector<std::uint64_t> words_;
+  std::uint64_t sum_ = 0;
+};
+
+struct Times {
+  std::vector<double> allocations;
+  std::vector<double> frees;
+  std::vector<double> large_allocations;
+  std::vector<double> large_frees;
+};
+
+void say(const char* what, std::vector<double> times, double clock) {
+  if (times.empty()) {
+    return;
+  }
+  double sum = 0;
+  for (const double time : times) {
+    sum += time;
+  }
+  const auto count = static_cast<double>(times.size());
+  std::nth_element(times.begin(), times.begin() + static_cast<long>(times.size() / 2), times.end());
+  fmt::print("{:<22} median {:>7.0f} ns  mean {:>7.0f} ns  ({} calls)\n",
+             what,
+             times[times.size() / 2] - clock,
+             sum / count - clock,
+             times.size());
+}
+
+void play(const Trace& trace, const SimulatedDeviceSpec& spec, Pollution& pollution, Times& times) {
+  SimulatedDriver driver(spec);
+  const auto allocator = std::move(DeviceAllocator::create(driver, kDevice, Options{}).value());
+  std::vector<VirtAddr> addresses(trace.allocations);
+  std::size_t index = 0;
+  for (const TraceEvent& event : trace.events) {
+    driver.set_time_us(static_cast<double>(event.time_us));
+    pollution.read();
+    const bool timed = ++index > trace.events.size() / 2;  // once it no longer grows
+    const bool large = event.size > kMiB.count();
+    const double begin = now_ns();
+    if (event.is_free()) {
+      if (!allocator->free(addresses[event.block]).ok()) {
+        std::abort();
+      }
+    } else {
+      const auto result =
+          allocator->allocate(Bytes(event.size), StreamId(trace.streams[event.stream()]));
+      addresses[event.block] = result.ok() ? result.value() : VirtAddr{};
+    }
+    const double took = now_ns() - begin;
+    if (timed) {
+      (event.is_free() ? times.frees : times.allocations).push_back(took);
+      if (large) {
+        (event.is_free() ? times.large_frees : times.large_allocations).push_back(took);
+      }
+    }
+  }
+}
+
+int measure(const std::string& path, std::size_t kib, std::size_t rounds) {
+  Trace trace;
+  if (const auto failure = load_trace(path, TraceFormat::kAuto, &trace)) {
+    fmt::print(stderr, "{}\n", failure->message());
+    return 1;
+  }
+  SimulatedDeviceFile device;
+  std::string error;
+  if (!load_simulated_device("h100-80g", &device, &error)) {
+    fmt::print(stderr, "{}\n", error);
+    return 1;
+  }
+  Pollution pollution(kib);
+  std::vector<double> clocks;
+  for (int i = 0; i < 1001; ++i) {
+    pollution.read();
+    const double begin = now_ns();
+    clocks.push_back(now_ns() - begin);
+  }
+  std::sort(clocks.begin(), clocks.end());
+  Times times;
+  for (std::size_t round = 0; round < rounds; ++round) {
+    play(trace, device.spec, pollution, times);
+  }
+  fmt::print("{} KiB between calls, clock {:.0f} ns (taken off){}\n",
+             kib,
+             clocks[500],
+             pollution.sum() == 0 ? " " : "");
+  say("allocate", times.allocations, clocks[500]);
+  say("free", times.frees, clocks[500]);
+  say("allocate above 1 MiB", times.large_allocations, clocks[500]);
+  say("free above 1 MiB", times.large_frees, clocks[500]);
+  return 0;
+}
+
+}  // namespace
+}  // namespace nofrag
+
+int main(int argc, char** argv) {
+  try {
+    const std::string path = argc > 1 ? argv[1] : std::string(NOFRAG_TRACES) + "/gpt_varlen.nofrag";
+    const long kib = argc > 2 ? std::strtol(argv[2], nullptr, 10) : 1024;
+    const long rounds = argc > 3 ? std::strtol(argv[3], nullptr, 10) : 5;
+    return nofrag::measure(path,
+                           static_cast<std::size_t>(std::clamp(kib, 0L, 1L << 20)),
+                           static_cast<std::size_t>(std::clamp(rounds, 1L, 1000L)));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
