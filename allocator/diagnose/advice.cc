@@ -230,68 +230,6 @@ void limit(const Failure& f, Advice* out) {
   out->emplace_back("or let the job need less: a smaller batch, shorter inputs, smaller weights");
 }
 
-void machine_memory(bool container, Advice* out) {
-  out->emplace_back(
-      "let the host hold less: fewer data loader workers, less prefetching and pinned memory, "
-      "checkpoints read by mmap or piece by piece");
-  out->emplace_back(container ? "raise the limit of the container or job: memory.max of its "
-                                "control group, which docker "
-                                "--memory, a pod's resources.limits.memory or Slurm's --mem sets"
-                              : "give the machine or the container more: its memory limit (docker "
-                                "--memory, a pod's or a "
-                                "job's memory request), or swap");
-  out->emplace_back(
-      "see what grows on the host: ps, smem, or a heap profiler of the language; no GPU allocator "
-      "changes this");
-}
-
-void shared_memory(Advice* out) {
-  out->emplace_back(
-      "give shared memory more room: docker run --shm-size=16g (64 MiB unless it is said) or "
-      "--ipc=host; in Kubernetes an emptyDir of medium Memory, mounted at /dev/shm");
-  out->emplace_back(
-      "let less pass through it: fewer data loader workers (num_workers; 0 uses none of it), a "
-      "smaller prefetch_factor, smaller batches");
-  out->emplace_back(
-      "see how full it is while the job runs: df -h /dev/shm; files there of processes that are "
-      "gone can be deleted");
-}
-
-void open_files(Advice* out) {
-  out->emplace_back("raise the limit of open files: ulimit -n 65536 (LimitNOFILE in systemd)");
-  out->emplace_back(
-      "or torch.multiprocessing.set_sharing_strategy('file_system'), which keeps no file open for "
-      "each tensor");
-  out->emplace_back(
-      "keep fewer tensors of data loader workers alive (copy what is kept), and fewer workers");
-}
-
-void pinned_memory(Advice* out) {
-  out->emplace_back(
-      "pin less: pin_memory=False in the data loader, smaller buffers for offloading");
-  out->emplace_back(
-      "see what may be pinned: ulimit -l, the container's memory limit, and what the machine has "
-      "free (free -h)");
-}
-
-void host_memory(HostMemory which, Advice* out) {
-  switch (which) {
-    case HostMemory::kMachine:
-    case HostMemory::kContainer:
-      machine_memory(which == HostMemory::kContainer, out);
-      break;
-    case HostMemory::kShared:
-      shared_memory(out);
-      break;
-    case HostMemory::kOpenFiles:
-      open_files(out);
-      break;
-    case HostMemory::kPinned:
-      pinned_memory(out);
-      break;
-  }
-}
-
 // What makes a program's demand smaller, by whose message it is; nullptr: nothing that holds for all of its programs.
 const char* needs_less(std::string_view source) {
   static constexpr struct {
@@ -418,7 +356,7 @@ Advice advise(const Failure& f, const Diagnosis& d) {
       limit(f, &out);
       break;
     case Cause::kHostMemory:
-      host_memory(f.host.which, &out);
+      advise_on_host(f, &out);
       break;
     case Cause::kUnknown:
       unknown(f, &out);

@@ -45,7 +45,20 @@ constexpr std::string_view kSigns[] = {"ut of memory",
                                        "NVML_SUCCESS",
                                        "stored in KV cache",
                                        "KV cache is needed",
-                                       "o space left"};
+                                       "o space left",
+                                       "ot enough memory",
+                                       "nsufficient memory",
+                                       "nsufficient VRAM",
+                                       "emory allocation",
+                                       "emory alloc request",
+                                       "emory limit",
+                                       "emory exhausted",
+                                       "memory size of",
+                                       "system memory (",
+                                       "of pinned memory",
+                                       "ut of GPU",
+                                       "ut of Memory",
+                                       "paging file"};
 
 }  // namespace
 

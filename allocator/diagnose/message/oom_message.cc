@@ -136,14 +136,28 @@ void detail::refuse_negative(std::string_view message, Failure* failure) {
   }
 }
 
+namespace {
+
+bool read_device_message(std::string_view text, OomMessage* message) {
+  return detail::read_nofrag_message(text, message) || detail::read_torch_message(text, message) ||
+         detail::read_bfc_message(text, message) || detail::read_other_message(text, message);
+}
+
+}  // namespace
+
 OomMessage read_oom_message(std::string_view text) {
   OomMessage message;
   if (detail::read_host_message(text, &message)) {
     return message;
   }
-  const bool known =
-      detail::read_nofrag_message(text, &message) || detail::read_torch_message(text, &message) ||
-      detail::read_bfc_message(text, &message) || detail::read_other_message(text, &message);
+  OomMessage program;
+  const bool of_program = detail::read_program_message(text, &program);
+  const bool known = of_program
+                         ? read_device_message(detail::without_program_messages(text), &message)
+                         : read_device_message(text, &message);
+  if (of_program && (!known || message.vague)) {
+    return program;
+  }
   if (!known && detail::guess_host_message(text, &message)) {
     return message;
   }

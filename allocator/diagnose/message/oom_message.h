@@ -21,6 +21,8 @@ struct OomMessage {
   // The verdict that nofrag, which had the history, wrote beside its numbers.
   std::optional<Cause> said_cause;
   double said_confidence = 0;
+  // Only words that any program has for its memory, and nothing that names a GPU's.
+  bool vague = false;
 };
 
 [[nodiscard]] OomMessage read_oom_message(std::string_view text);
@@ -34,6 +36,10 @@ namespace detail {
 void refuse_negative(std::string_view message, Failure* failure);
 // Each fills *message and returns true if the text has such a message.
 bool read_host_message(std::string_view text, OomMessage* message);
+// Memory of other programs and languages (Java's heap, a database), whose words a GPU's messages have too; and the text
+// without those words, in which a GPU's message is still to be found.
+bool read_program_message(std::string_view text, OomMessage* message);
+std::string without_program_messages(std::string_view text);
 // Of a text in which nothing else is found: a process that was killed, an error that any memory may raise.
 bool guess_host_message(std::string_view text, OomMessage* message);
 bool read_nofrag_message(std::string_view text, OomMessage* message);

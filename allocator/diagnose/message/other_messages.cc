@@ -12,6 +12,8 @@ constexpr std::size_t kLongest = 6000;
 constexpr std::size_t kSentence = 600;
 
 constexpr std::string_view kNotAllocated = "failed to allocate ";
+// Of a message that does not say whose it is.
+constexpr const char* kNobodys = "CUDA";
 
 std::string_view from_last(std::string_view text, std::string_view phrase) {
   const std::size_t at = last_of(text, phrase);
@@ -253,7 +255,7 @@ const char* plain_source(std::string_view text) {
       return known.source;
     }
   }
-  return "CUDA";
+  return kNobodys;
 }
 
 bool read_plain(std::string_view text, Failure* f) {
@@ -266,9 +268,6 @@ bool read_plain(std::string_view text, Failure* f) {
                                          "CUDA error 2",
                                          "cublas_status_alloc_failed",
                                          "CUBLAS_STATUS_ALLOC_FAILED",
-                                         "OutOfMemoryError",
-                                         "out of memory",
-                                         "Out of memory",
                                          "RESOURCE_EXHAUSTED",
                                          "OOM when allocating",
                                          "CUDNN_STATUS_ALLOC_FAILED",
@@ -279,20 +278,29 @@ bool read_plain(std::string_view text, Failure* f) {
                                          "CNMEM_STATUS_OUT_OF_MEMORY",
                                          "failed to allocate CUDA memory",
                                          "Requested amount of GPU memory",
-                                         "OutOfMemory)",
                                          "GpuRetryOOM",
                                          "GpuSplitAndRetryOOM",
                                          "failed to allocate buffer for kv cache",
                                          "failed to allocate compute buffers",
                                          "failed to allocate CUDA0 buffer",
                                          "increase --mem-fraction-static"};
-  const bool any =
-      std::any_of(std::begin(kSigns), std::end(kSigns), [&](auto s) { return holds(text, s); });
-  if (!any) {
+  if (std::none_of(std::begin(kSigns), std::end(kSigns), [&](auto s) { return holds(text, s); })) {
     return false;
   }
   f->source = plain_source(text);
   // XLA: "failed to allocate 71.26GiB (76514568192 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory".
+  f->requested = size_after(from_last(text, kNotAllocated), kNotAllocated);
+  return true;
+}
+
+// Words that any program has for its memory: of a GPU's, as long as nothing says that it is another's.
+bool read_vague(std::string_view text, Failure* f) {
+  constexpr std::string_view kWords[] = {
+      "OutOfMemoryError", "out of memory", "Out of memory", "OutOfMemory)"};
+  if (std::none_of(std::begin(kWords), std::end(kWords), [&](auto s) { return holds(text, s); })) {
+    return false;
+  }
+  f->source = plain_source(text);
   f->requested = size_after(from_last(text, kNotAllocated), kNotAllocated);
   return true;
 }
@@ -344,6 +352,11 @@ bool read_other_message(std::string_view text, OomMessage* message) {
       message->failure = std::move(f);
       return true;
     }
+  }
+  if (Failure f; read_vague(text, &f)) {
+    message->vague = f.source == kNobodys;
+    message->failure = std::move(f);
+    return true;
   }
   return false;
 }

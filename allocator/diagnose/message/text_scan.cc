@@ -21,7 +21,7 @@ bool is_letter(char c) {
 
 // 2^exponent; a word that is no unit counts as bytes.
 double unit_of(std::string_view word) {
-  constexpr std::array<std::pair<std::string_view, int>, 12> kUnits = {{{"KiB", 10},
+  constexpr std::array<std::pair<std::string_view, int>, 15> kUnits = {{{"KiB", 10},
                                                                         {"MiB", 20},
                                                                         {"GiB", 30},
                                                                         {"TiB", 40},
@@ -32,7 +32,10 @@ double unit_of(std::string_view word) {
                                                                         {"kB", 10},
                                                                         {"K", 10},
                                                                         {"M", 20},
-                                                                        {"G", 30}}};
+                                                                        {"G", 30},
+                                                                        {"Kb", 10},
+                                                                        {"Mb", 20},
+                                                                        {"Gb", 30}}};
   for (const auto& [name, exponent] : kUnits) {
     if (word == name) {
       return std::ldexp(1.0, exponent);
