@@ -119,6 +119,12 @@ void memory_of_a_program(std::string_view source, std::vector<std::string>* out)
 void advise_on_host(const Failure& f, std::vector<std::string>* out) {
   switch (f.host.which) {
     case HostMemory::kMachine:
+      if (f.source == "Ollama" || f.source == "llama.cpp") {
+        out->emplace_back(
+            "take a smaller model or one in fewer bits, a shorter context, or end what else holds "
+            "the machine's memory (free -h)");
+      }
+      [[fallthrough]];
     case HostMemory::kContainer:
       machine_memory(f.host.which == HostMemory::kContainer, out);
       break;

@@ -64,7 +64,7 @@ enum class HostMemory : unsigned char {
 };
 
 // Whose card it was. nofrag and its tools are for NVIDIA's.
-enum class Vendor : unsigned char { kNvidia, kAmd, kIntel, kApple };
+enum class Vendor : unsigned char { kNvidia, kAmd, kIntel, kApple, kGoogle };
 
 struct HostShortage {
   HostMemory which = HostMemory::kMachine;

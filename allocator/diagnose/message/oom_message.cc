@@ -13,7 +13,7 @@ struct Sign {
   std::string_view text;
   Moment moment;
 };
-constexpr std::array<Sign, 26> kKnownSigns = {{
+constexpr std::array<Sign, 27> kKnownSigns = {{
     {"past_key_value", Moment::kKvCache},
     {"cache_utils.py", Moment::kKvCache},
     {"cache_engine", Moment::kKvCache},
@@ -26,6 +26,7 @@ constexpr std::array<Sign, 26> kKnownSigns = {{
     {"from_pretrained", Moment::kLoading},
     {"_load_pretrained_model", Moment::kLoading},
     {"load_model", Moment::kLoading},
+    {"error loading model", Moment::kLoading},
     {"load_tensors", Moment::kLoading},
     {"load_weights", Moment::kLoading},
     {"checkpoint_loader", Moment::kLoading},
@@ -140,7 +141,9 @@ namespace {
 
 bool read_device_message(std::string_view text, OomMessage* message) {
   return detail::read_nofrag_message(text, message) || detail::read_torch_message(text, message) ||
-         detail::read_bfc_message(text, message) || detail::read_other_message(text, message);
+         detail::read_bfc_message(text, message) ||
+         detail::read_application_message(text, message) ||
+         detail::read_other_message(text, message);
 }
 
 }  // namespace
@@ -164,6 +167,7 @@ OomMessage read_oom_message(std::string_view text) {
   if (known && message.failure.moment == Moment::kUnknown) {
     message.failure.moment = moment_of(text);
   }
+  detail::note_application(text, &message.failure);
   return message;
 }
 

@@ -1,11 +1,12 @@
 // read_oom_message: what an out-of-memory message of another allocator says, as a Failure.
 //
 // Layer: diagnose. Knows the wordings of PyTorch 0.4 to 2.14 (CUDA, HIP, XPU, MPS; the native and the
-// cudaMallocAsync backend), CuPy, JAX and TensorFlow (BFC allocator), RMM, ONNX Runtime, llama.cpp, vLLM,
-// plain CUDA errors, nofrag's own, and those of the machine's memory: Linux's OOM killer, what containers and batch
-// systems make of it, PyTorch's data loader and shared memory, numpy, NCCL, Ray. The text may be a whole log: the last
-// message counts, and function names around it tell the moment. Invariants: any bytes are accepted. Threads: pure
-// functions. Failure: a text without a message gives a Failure with an empty source. Cost: a few passes.
+// cudaMallocAsync backend), CuPy, JAX and TensorFlow (BFC allocator), RMM, ONNX Runtime, llama.cpp, vLLM, and the
+// programs of application_messages.cc and program_message.cc, plain CUDA errors, nofrag's own, and those of the machine's
+// memory: Linux's OOM killer, what containers and batch systems make of it, PyTorch's data loader and shared memory,
+// numpy, NCCL, Ray. The text may be a whole log: the last message counts, and function names around it tell the moment.
+// Invariants: any bytes are accepted. Threads: pure functions. Failure: a text without a message gives a Failure with an
+// empty source. Cost: a few passes.
 #pragma once
 
 #include <optional>
@@ -45,7 +46,12 @@ bool guess_host_message(std::string_view text, OomMessage* message);
 bool read_nofrag_message(std::string_view text, OomMessage* message);
 bool read_torch_message(std::string_view text, OomMessage* message);
 bool read_bfc_message(std::string_view text, OomMessage* message);
+bool read_application_message(std::string_view text, OomMessage* message);
+// A server that goes on in pinned memory: what counts only where nothing else is told.
+bool read_triton_warning(std::string_view text, Failure* failure);
 bool read_other_message(std::string_view text, OomMessage* message);
+// What a program that runs on another framework adds to that one's message.
+void note_application(std::string_view text, Failure* failure);
 }  // namespace detail
 
 }  // namespace nofrag

@@ -75,6 +75,31 @@ bool read_onnx(std::string_view text, Failure* f) {
   return true;
 }
 
+// The pool also says that its size is exceeded where it was the driver that refused it more.
+void read_rmm_limit(std::string_view pool, std::string_view any, Failure* f) {
+  // The adaptor counts what passes through it, whatever lies below.
+  const bool adaptor = pool.empty() && holds(any.substr(0, kSentence), "Exceeded memory limit");
+  const bool driver = holds(pool.substr(0, kSentence), "cudaErrorMemoryAllocation");
+  f->limit_reached = (!pool.empty() && !driver) || adaptor;
+  if (f->limit_reached) {
+    f->limit_name = adaptor ? "the allocation_limit of RMM's limiting_resource_adaptor"
+                    : holds(pool.substr(0, kSentence), "No room in arena")
+                        ? "the arena_size of RMM's arena_memory_resource"
+                        : "the maximum_pool_size of RMM's pool_memory_resource";
+  }
+}
+
+// "[A][Stream 0x1][Upstream 11136000000B][FAILURE maximum pool size exceeded: ...": of its log.
+std::optional<Bytes> rmm_logged_size(std::string_view text) {
+  const std::size_t failed = last_of(text, "][FAILURE maximum pool size exceeded");
+  if (failed == kNowhere) {
+    return std::nullopt;
+  }
+  const std::string_view line = text.substr(failed > 60 ? failed - 60 : 0, 60);
+  const std::size_t upstream = last_of(line, "[Upstream ");
+  return upstream == kNowhere ? std::nullopt : size_after(line.substr(upstream), "[Upstream ");
+}
+
 // Newer versions of RMM say how much was asked for and how large the pool may become, older ones neither.
 bool read_rmm(std::string_view text, Failure* f) {
   const std::string_view pool = from_last(text, "aximum pool size exceeded");
@@ -102,14 +127,20 @@ bool read_rmm(std::string_view text, Failure* f) {
     f->limit = next();
     f->requested = f->requested ? f->requested : next();
   }
-  // The adaptor counts what passes through it, whatever lies below.
-  const bool adaptor = pool.empty() && holds(any.substr(0, kSentence), "Exceeded memory limit");
-  f->limit_reached = !pool.empty() || adaptor;
-  if (f->limit_reached) {
-    f->limit_name = adaptor ? "the allocation_limit of RMM's limiting_resource_adaptor"
-                            : "the maximum_pool_size of RMM's pool_memory_resource";
-  }
+  f->requested = f->requested ? f->requested : rmm_logged_size(text);
+  read_rmm_limit(pool, any, f);
   return true;
+}
+
+// Ollama runs llama.cpp, and is set up in other words.
+const char* whose_llama(std::string_view text) {
+  constexpr std::string_view kOllama[] = {
+      "llama runner process", "ollama/ollama", ".ollama/models", "ollama[", "ollama |", "OLLAMA_"};
+  return std::any_of(std::begin(kOllama),
+                     std::end(kOllama),
+                     [text](std::string_view sign) { return holds(text, sign); })
+             ? "Ollama"
+             : "llama.cpp";
 }
 
 bool read_llama(std::string_view text, Failure* f) {
@@ -118,10 +149,11 @@ bool read_llama(std::string_view text, Failure* f) {
   if (failed == std::string_view::npos || !ggml) {
     return false;
   }
-  f->source = "llama.cpp";
+  f->source = whose_llama(text);
   const std::string_view line = text.substr(failed > 120 ? failed - 120 : 0, kLongest);
   f->requested = size_after(line, "allocating ");
   const std::string_view after = text.substr(failed, 1500);
+  f->vendor = holds(after, "ROCm") ? Vendor::kAmd : Vendor::kNvidia;
   if (holds(after, "kv cache") || holds(after, "KV cache") || holds(after, "kv_cache")) {
     f->moment = Moment::kKvCache;
   } else if (holds(after, "compute buffers") || holds(after, "gallocr") ||
@@ -230,6 +262,11 @@ const char* plain_source(std::string_view text) {
                 {"llama_kv_cache", "llama.cpp"},
                 {"llama_new_context", "llama.cpp"},
                 {"failed to allocate buffer for kv cache", "llama.cpp"},
+                {"llama runner process", "llama.cpp"},
+                {"unable to allocate CUDA", "llama.cpp"},
+                {"unable to allocate ROCm", "llama.cpp"},
+                {"/paddle/", "PaddlePaddle"},
+                {"paddle::", "PaddlePaddle"},
                 {"--mem-fraction-static", "SGLang"},
                 {"max_num_seqs", "vLLM"},
                 {"vllm/", "vLLM"},
@@ -252,7 +289,7 @@ const char* plain_source(std::string_view text) {
                 {"onnxruntime", "ONNX Runtime"}};
   for (const auto& known : kSigns) {
     if (holds(text, known.sign)) {
-      return known.source;
+      return known.source == std::string_view("llama.cpp") ? whose_llama(text) : known.source;
     }
   }
   return kNobodys;
@@ -283,6 +320,8 @@ bool read_plain(std::string_view text, Failure* f) {
                                          "failed to allocate buffer for kv cache",
                                          "failed to allocate compute buffers",
                                          "failed to allocate CUDA0 buffer",
+                                         "unable to allocate CUDA",
+                                         "unable to allocate ROCm",
                                          "increase --mem-fraction-static"};
   if (std::none_of(std::begin(kSigns), std::end(kSigns), [&](auto s) { return holds(text, s); })) {
     return false;
@@ -290,6 +329,13 @@ bool read_plain(std::string_view text, Failure* f) {
   f->source = plain_source(text);
   // XLA: "failed to allocate 71.26GiB (76514568192 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory".
   f->requested = size_after(from_last(text, kNotAllocated), kNotAllocated);
+  if (!f->requested) {
+    f->requested = tensor_size(from_last(text, "OOM when allocating tensor with shape"));
+  }
+  if (holds(text, "hipMalloc") || holds(text, "HIP out of memory") ||
+      holds(text, "to allocate ROCm")) {
+    f->vendor = Vendor::kAmd;
+  }
   return true;
 }
 
@@ -346,6 +392,7 @@ bool read_other_message(std::string_view text, OomMessage* message) {
                            read_vllm,
                            read_vllm_cache,
                            read_nvml_assert,
+                           read_triton_warning,
                            read_plain}) {
     Failure f;
     if (read(text, &f)) {

@@ -119,6 +119,51 @@ std::optional<Bytes> size_before(std::string_view text, std::string_view phrase)
   return size_at(text.substr(at));
 }
 
+std::optional<Bytes> tensor_size(std::string_view text) {
+  constexpr std::pair<std::string_view, std::uint64_t> kTypes[] = {{"float", 4},
+                                                                   {"double", 8},
+                                                                   {"half", 2},
+                                                                   {"bfloat16", 2},
+                                                                   {"int64", 8},
+                                                                   {"int32", 4},
+                                                                   {"int16", 2},
+                                                                   {"int8", 1},
+                                                                   {"uint8", 1},
+                                                                   {"bool", 1},
+                                                                   {"complex64", 8},
+                                                                   {"uint16", 2},
+                                                                   {"uint32", 4},
+                                                                   {"uint64", 8}};
+  constexpr std::string_view kType = "] and type ";
+  text = text.substr(0, 300);
+  const std::size_t open = text.find('[');
+  const std::size_t close = text.find(kType);
+  if (open == kNowhere || close == kNowhere || close < open) {
+    return std::nullopt;
+  }
+  const std::string_view type = text.substr(close + kType.size());
+  for (const auto& [name, width] : kTypes) {
+    if (type.substr(0, name.size()) != name ||
+        is_letter(type.substr(name.size(), 1).empty() ? ' ' : type[name.size()])) {
+      continue;
+    }
+    double bytes = static_cast<double>(width);
+    for (std::size_t at = open + 1; at < close;) {
+      const std::size_t end = std::min(text.find(',', at), close);
+      const std::string_view side = text.substr(at, end - at);
+      if (side.find_first_not_of("0123456789") != kNowhere || side.empty()) {
+        return std::nullopt;
+      }
+      bytes *= static_cast<double>(size_at(side).value_or(Bytes(0)).count());
+      at = end + 1;
+    }
+    constexpr double kMost = 9e18;
+    return bytes < kMost ? std::optional<Bytes>(Bytes(static_cast<std::uint64_t>(bytes)))
+                         : std::nullopt;
+  }
+  return std::nullopt;
+}
+
 // A minus is one only at the start of a word, and the number a size only with a unit behind it.
 std::string_view negative_size(std::string_view text) {
   constexpr std::string_view kBefore = " \t\r\n(:=";

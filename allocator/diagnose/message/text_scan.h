@@ -21,6 +21,8 @@ inline constexpr std::size_t kNowhere = std::string_view::npos;
 // The size that follows the first `phrase`, and the one that stands before it.
 [[nodiscard]] std::optional<Bytes> size_after(std::string_view text, std::string_view phrase);
 [[nodiscard]] std::optional<Bytes> size_before(std::string_view text, std::string_view phrase);
+// What a tensor takes of which "shape[24,1,2304] and type float" is said; empty if the text does not begin with that.
+[[nodiscard]] std::optional<Bytes> tensor_size(std::string_view text);
 // "-1.50 GiB" where a size could stand: what no memory is. Empty if there is none.
 [[nodiscard]] std::string_view negative_size(std::string_view text);
 // Where the last of it is, or kNowhere.
