@@ -151,6 +151,7 @@ bool read_device_message(std::string_view text, OomMessage* message) {
 OomMessage read_oom_message(std::string_view text) {
   OomMessage message;
   if (detail::read_host_message(text, &message)) {
+    detail::note_several_failures(text, &message.failure);
     return message;
   }
   OomMessage program;
@@ -167,7 +168,10 @@ OomMessage read_oom_message(std::string_view text) {
   if (known && message.failure.moment == Moment::kUnknown) {
     message.failure.moment = moment_of(text);
   }
-  detail::note_application(text, &message.failure);
+  if (known) {
+    detail::note_application(text, &message.failure);
+    detail::note_several_failures(text, &message.failure);
+  }
   return message;
 }
 
