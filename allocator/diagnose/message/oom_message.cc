@@ -131,9 +131,14 @@ std::string plain_text(std::string_view bytes) {
   return plain;
 }
 
-void detail::refuse_negative(std::string_view message, Failure* failure) {
+void detail::refuse_unclear(std::string_view message, Failure* failure) {
   if (const std::string_view size = negative_size(message); !size.empty()) {
     failure->impossible.push_back("the text states a size below zero: " + std::string(size));
+  }
+  if (const std::string_view size = ambiguous_size(message); !size.empty()) {
+    failure->impossible.push_back(
+        "a size can be read in two ways: " + std::string(size) +
+        " (write it with a point, and without a comma between thousands)");
   }
 }
 

@@ -33,8 +33,8 @@ struct OomMessage {
 [[nodiscard]] std::string plain_text(std::string_view bytes);
 
 namespace detail {
-// Notes sizes below zero in the message's own words.
-void refuse_negative(std::string_view message, Failure* failure);
+// Notes sizes below zero, and such as can be read in two ways, in the message's own words.
+void refuse_unclear(std::string_view message, Failure* failure);
 // Each fills *message and returns true if the text has such a message.
 bool read_host_message(std::string_view text, OomMessage* message);
 // Memory of other programs and languages (Java's heap, a database), whose words a GPU's messages have too; and the text

@@ -45,7 +45,7 @@ bool read_cupy(std::string_view text, Failure* f) {
     }
   }
   f->source = "CuPy";
-  refuse_negative(one.substr(0, 300), f);
+  refuse_unclear(one.substr(0, 300), f);
   f->requested = size_after(one, newer ? "allocating " : "to allocate ");
   f->limit = size_after(one.substr(0, 300), newer ? "limit set to: " : "limit set to ");
   const std::optional<Bytes> held = size_after(one, newer ? "allocated so far: " : "(total ");
@@ -377,7 +377,7 @@ bool read_bfc_message(std::string_view text, OomMessage* message) {
       f.cached = Bytes(0);
     }
     read_bfc_stats(text, &f);
-    refuse_negative(one.substr(0, 300), &f);
+    refuse_unclear(one.substr(0, 300), &f);
     message->failure = std::move(f);
     return true;
   }
