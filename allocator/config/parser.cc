@@ -1,5 +1,6 @@
 #include "config/parser.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <utility>
@@ -162,11 +163,15 @@ class ItemParser {
       return problem("the value is empty");
     }
     if (rule == TextRule::kMetrics && !is_metrics_place(value_)) {
-      return problem(value_ == "file:"
-                         ? "\"file:\" names no file (write file:PATH)"
-                         : quoted(value_) +
-                               " is no port (1 to 65535), no ADDRESS:PORT, no file:PATH and not "
-                               "off");
+      const bool six = std::count(value_.begin(), value_.end(), ':') > 1;
+      return problem(value_ == "file:" ? "\"file:\" names no file (write file:PATH)"
+                     : six             ? quoted(value_) +
+                                 " has an address of IPv6, and metrics are served on "
+                                 "IPv4 only (write 9400 or 127.0.0.1:9400 for this "
+                                 "machine, 0.0.0.0:9400 for all, file:PATH or off)"
+                           : quoted(value_) +
+                                 " is no port (1 to 65535), no ADDRESS:PORT, no file:PATH and not "
+                                 "off");
     }
     *out = value_;
     return true;
@@ -316,7 +321,8 @@ bool parse_option(std::string_view key,
     if (key != option_key(static_cast<OptionId>(i))) {
       continue;
     }
-    if (!value.empty() && value.front() == '[') {
+    const bool address = static_cast<OptionId>(i) == OptionId::k_metrics;  // "[::1]:9400"
+    if (!value.empty() && value.front() == '[' && !address) {
       problems->push_back("option " + std::string(key) + ": " + quoted(value) +
                           " is a list, and no option takes one");
       return false;
