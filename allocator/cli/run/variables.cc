@@ -40,6 +40,7 @@ std::string lower(std::string_view text) {
 
 std::vector<std::string_view> option_keys() {
   std::vector<std::string_view> keys;
+  keys.reserve(kOptionCount);
   for (std::size_t i = 0; i < kOptionCount; ++i) {
     keys.push_back(option_key(static_cast<OptionId>(i)));
   }

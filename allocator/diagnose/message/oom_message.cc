@@ -105,13 +105,19 @@ std::string plain_text(std::string_view bytes) {
   const auto starts = [&](const char* mark) {
     return bytes.substr(0, 2) == std::string_view(mark, 2);
   };
-  const auto zeros = static_cast<std::size_t>(std::count(bytes.begin(), bytes.end(), '\0'));
+  // At every second byte; at all of them a log was cut while it was written.
+  std::size_t zeros[2] = {0, 0};
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    zeros[i % 2] += bytes[i] == '\0' ? 1U : 0U;
+  }
+  const auto [fewer, more] = std::minmax(zeros[0], zeros[1]);
+  const bool wide = (fewer + more) * 4 > bytes.size() && fewer * 4 < more;
   std::string text;
   if (starts("\xff\xfe")) {
     text = narrowed(bytes, 2);
   } else if (starts("\xfe\xff")) {
     text = narrowed(bytes, 3);
-  } else if (zeros * 4 > bytes.size()) {
+  } else if (wide) {
     text = narrowed(bytes, !bytes.empty() && bytes[0] == '\0' ? 1 : 0);
   } else {
     text = std::string(bytes);
