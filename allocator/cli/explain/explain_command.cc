@@ -16,6 +16,7 @@
 #include "cli/replay/replay_session.h"
 #include "config/human_bytes.h"
 #include "trace/byte_source.h"
+#include "trace/csv_format.h"
 #include "trace/load_traces.h"
 #include "trace/packed_format.h"
 
@@ -246,6 +247,9 @@ void tell_of_nothing(const Place& place,
     missing.insert(missing.begin(), "a text or a trace: the input is neither");
   } else {
     explained->found = "there is no out-of-memory message in " + place.name + " that nofrag knows";
+    if (const std::string header = csv_header_problem(input.head()); !header.empty()) {
+      explained->found += "; for a csv trace its first line lacks " + header;
+    }
     if (!input.whole()) {
       explained->found += " (of its middle only passages about memory were read)";
     }
