@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -188,6 +189,36 @@ class Commands(unittest.TestCase):
                 self.assertIn("takes on another user's or group's rights, and nothing can be preloaded", result.stderr)
             os.chmod(program, 0o755)
             self.assertEqual(run(program).stderr, "")
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can give a file capabilities")
+    def test_a_program_with_capabilities_of_its_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o755)
+            program = shutil.copy(shutil.which("true"), os.path.join(folder, "capable"))
+            script = os.path.join(folder, "script")
+            with open(script, "w") as file:
+                file.write("#!/bin/sh\ntrue\n")
+            os.chmod(script, 0o755)
+            nofrag = shutil.copy(ARGUMENTS.program, os.path.join(folder, "nofrag"))
+            library = shutil.copy(ARGUMENTS.library, os.path.join(folder, "libnofrag.so"))
+            environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": ARGUMENTS.fake, "NOFRAG_LIBRARY": library}
+
+            def said(path, user):
+                done = subprocess.run([nofrag, "run", path], env=environment, capture_output=True, text=True, timeout=60,
+                                      user=user, cwd=folder)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                return done.stderr
+
+            for path in (program, script):
+                self.assertEqual(said(path, 65534), "")
+                try:  # cap_net_raw, permitted
+                    os.setxattr(path, "security.capability", struct.pack("<5I", 0x02000000, 1 << 13, 0, 0, 0))
+                except OSError as problem:
+                    self.skipTest(f"no capabilities of files here: {problem}")
+            self.assertIn(f"{program} takes on capabilities of its file (getcap {program}), and nothing can be preloaded",
+                          said(program, 65534))
+            self.assertEqual(said(script, 65534), "", "its interpreter has none")
+            self.assertEqual(said(program, 0), "", "to root they give nothing new")
 
     def test_a_script(self):
         with tempfile.TemporaryDirectory() as folder:

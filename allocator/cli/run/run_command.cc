@@ -266,6 +266,14 @@ ExitCode run_run(const RunArguments& arguments) {
         "program: it runs without nofrag; what it starts can be started under nofrag itself",
         program.path.string()));
   }
+  if (program.kind == ProgramKind::kCapable) {
+    say(fmt::format(
+        "{0} takes on capabilities of its file (getcap {0}), and nothing can be preloaded into "
+        "such "
+        "a program: it runs without nofrag; under nofrag it runs without them, after setcap -r on "
+        "a copy of it",
+        program.path.string()));
+  }
   std::vector<char*> words;
   words.reserve(arguments.command.size() + 1);
   for (const std::string& word : arguments.command) {
