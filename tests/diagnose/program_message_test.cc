@@ -79,6 +79,13 @@ const Case kCases[] = {
     {".NET", "Unhandled exception. System.OutOfMemoryException: Exception of type was thrown."},
     {"R", "Error: cannot allocate vector of size 1.5 Gb", 1536 * kMiB},
     {"Rust", "memory allocation of 68719476736 bytes failed\nAborted (core dumped)", 64 * kGiB},
+    {"Julia", "ERROR: LoadError: OutOfMemoryError()"},
+    {"git",
+     "fatal: Out of memory, malloc failed (tried to allocate 524288001 bytes)",
+     Bytes(524288001)},
+    {"SQLite", "sqlite3.OperationalError: out of memory"},
+    {"a compiler", "LLVM ERROR: out of memory\nAllocation failed"},
+    {"a compiler", "nvcc error   : 'cicc' died due to signal 9 (Kill signal)"},
     {"a compiler", "virtual memory exhausted: Cannot allocate memory"},
     {"a compiler",
      "cc1plus: out of memory allocating 65536 bytes after a total of 3221225472 bytes",
@@ -165,6 +172,30 @@ TEST(Programs, TheSameWordsOfSomethingElse) {
     const Failure f = failure_in(text);
     EXPECT_FALSE(f.host_memory) << text << ", " << f.source;
   }
+}
+
+TEST(Programs, SharedMemoryOfPostgres) {
+  const Failure f = failure_in(
+      "ERROR:  could not resize shared memory segment \"/PostgreSQL.17\" to 8388608 bytes: No "
+      "space "
+      "left on device");
+  EXPECT_EQ(f.host.which, HostMemory::kShared);
+  EXPECT_EQ(f.requested, 8 * kMiB);
+  EXPECT_NE(classify(f).advice.front().find("--shm-size"), std::string::npos);
+}
+
+// Words that anybody may have written are not taken for a GPU's without a word of doubt.
+TEST(Programs, WordsOfNobodyAreSaidToBe) {
+  const auto doubted = [](const char* text) {
+    const Diagnosis d = classify(failure_in(text));
+    EXPECT_EQ(d.cause, Cause::kUnknown) << text;
+    return says(d.evidence, "nothing near these words says that it was a GPU's memory");
+  };
+  EXPECT_TRUE(doubted("worker 3: out of memory"));
+  EXPECT_TRUE(doubted("MyError: Out of memory in parse()"));
+  EXPECT_FALSE(doubted("torch.cuda.OutOfMemoryError"));
+  EXPECT_FALSE(doubted("renderer: out of memory on the GPU"));
+  EXPECT_FALSE(doubted("RuntimeError: CUDA error: out of memory"));
 }
 
 TEST(Programs, AWarningOfLlamaCppIsOneOfPinnedMemory) {

@@ -339,15 +339,39 @@ bool read_plain(std::string_view text, Failure* f) {
   return true;
 }
 
-// Words that any program has for its memory: of a GPU's, as long as nothing says that it is another's.
-bool read_vague(std::string_view text, Failure* f) {
+// Words that any program has for its memory: of a GPU's, as long as nothing says that it is another's. *vague: nothing
+// near them says that it is a GPU's, either.
+bool read_vague(std::string_view text, Failure* f, bool* vague) {
   constexpr std::string_view kWords[] = {
       "OutOfMemoryError", "out of memory", "Out of memory", "OutOfMemory)"};
-  if (std::none_of(std::begin(kWords), std::end(kWords), [&](auto s) { return holds(text, s); })) {
+  constexpr std::string_view kOfGpus[] = {
+      "CUDA", "cuda", "GPU", "gpu", "HIP", "hip", "VRAM", "vram", "XPU", "MPS", "evice"};
+  constexpr std::size_t kNear = 200;
+  bool found = false;
+  bool named = false;
+  for (const std::string_view word : kWords) {
+    const std::size_t at = last_of(text, word);
+    if (at == kNowhere) {
+      continue;
+    }
+    found = true;
+    const std::size_t begin = at > kNear ? at - kNear : 0;
+    const std::string_view near = text.substr(begin, at - begin + word.size() + kNear);
+    named = named || std::any_of(std::begin(kOfGpus), std::end(kOfGpus), [near](auto s) {
+              return holds(near, s);
+            });
+  }
+  if (!found) {
     return false;
   }
   f->source = plain_source(text);
   f->requested = size_after(from_last(text, kNotAllocated), kNotAllocated);
+  *vague = !named && f->source == kNobodys;
+  if (*vague) {
+    f->notes.emplace_back(
+        "nothing near these words says that it was a GPU's memory; if it was the machine's, no GPU "
+        "allocator changes it");
+  }
   return true;
 }
 
@@ -400,8 +424,7 @@ bool read_other_message(std::string_view text, OomMessage* message) {
       return true;
     }
   }
-  if (Failure f; read_vague(text, &f)) {
-    message->vague = f.source == kNobodys;
+  if (Failure f; read_vague(text, &f, &message->vague)) {
     message->failure = std::move(f);
     return true;
   }
