@@ -61,6 +61,13 @@ class BadInput(unittest.TestCase):
             self.assertGreater(path.stat().st_size, 60 << 20)
             self.assertEqual(explain(PROGRAM, "", str(path))["cause"], "fragmentation")
 
+    def test_other_programs_words_in_the_middle_of_a_long_log(self):
+        filler = b"2026-01-01 step 1 loss 0.5 all is well and the line is long enough to fill the file up quickly\n" * 130_000
+        for source, words in {"a compiler": "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
+                              "PaddlePaddle": "Cannot malloc 49.0002 MB GPU memory.",
+                              "Ollama": "model requires more system memory (164.8 GiB) than is available (13.4 GiB)"}.items():
+            self.assertEqual(explain(PROGRAM, filler + words.encode() + b"\n" + filler)["source"], source)
+
     def test_unreadable(self):
         with tempfile.TemporaryDirectory() as folder:
             for path in (folder, os.path.join(folder, "none")):
