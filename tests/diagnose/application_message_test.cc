@@ -200,6 +200,20 @@ TEST(TensorFlow, DeviceCpuIsTheMachine) {
   EXPECT_FALSE(failure_in(cpu + ("\n" + gpu)).host_memory) << "the later message is the failure";
 }
 
+TEST(TensorFlow, TheNodeBehindMayBeOnAnotherDevice) {
+  const Failure f = failure_in(
+      "OOM when allocating tensor with shape[16,19] and type float on /device:GPU:0 by allocator "
+      "GPU_0_bfc\n\t [[Node: x = "
+      "Mul[_device=\"/job:localhost/replica:0/task:0/device:CPU:0\"](a)]]");
+  EXPECT_FALSE(f.host_memory);
+  EXPECT_EQ(f.requested, Bytes(16ULL * 19 * 4));
+  EXPECT_TRUE(
+      failure_in("OOM when allocating tensor with shape[2] and type float on /job:localhost/"
+                 "replica:0/task:0/device:CPU:0 by allocator mklcpu\n[[{{node "
+                 "/device:GPU:0}}]]")
+          .host_memory);
+}
+
 TEST(TensorFlow, ATensorsSize) {
   EXPECT_EQ(tensor_size("shape[2,3] and type bfloat16 on"), Bytes(12));
   EXPECT_EQ(tensor_size("shape[] and type float"), Bytes(4));

@@ -224,18 +224,13 @@ bool settle_by_errno(std::string_view line, HostMemory* which) {
   return true;
 }
 
-bool is_on_cpu(std::string_view line) {
-  return holds(line, "device:CPU:") || holds(line, "by allocator cpu") ||
-         holds(line, "by allocator mklcpu");
-}
-
 // Where the sign stands last and is meant.
 std::size_t last_meant(std::string_view text, const HostSign& sign, HostMemory* which) {
   for (std::size_t at = last_of(text, sign.text); at != kNowhere;
        at = at == 0 ? kNowhere : last_of(text.substr(0, at + sign.text.size() - 1), sign.text)) {
     *which = sign.which;
     if (sign.source == "TensorFlow" && sign.text.starts_with("OOM") &&
-        !is_on_cpu(text.substr(at, kLine))) {
+        !is_tensor_on_cpu(text.substr(at, kLine))) {
       continue;
     }
     if (!(sign.text == "OOMKilled" && is_denied(text.substr(at + sign.text.size(), 16))) &&

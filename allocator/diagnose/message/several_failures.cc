@@ -85,7 +85,7 @@ bool is_none(std::string_view text, std::size_t at, const Headline& headline) {
     return holds(text.substr(at, 300), "not a failure");
   }
   if (headline.text.starts_with("OOM")) {
-    return holds(text.substr(at, 300), "device:CPU:") || holds(text, "ran out of memory trying to");
+    return is_tensor_on_cpu(text.substr(at, 300)) || holds(text, "ran out of memory trying to");
   }
   return headline.text.starts_with("aximum") && at > 9 && text.substr(at - 9, 9) == "FAILURE m";
 }

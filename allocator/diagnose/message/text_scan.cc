@@ -219,6 +219,18 @@ std::optional<Bytes> tensor_size(std::string_view text) {
   return std::nullopt;
 }
 
+bool is_tensor_on_cpu(std::string_view text) {
+  constexpr std::string_view kAllocator = "by allocator ";
+  constexpr std::size_t kWithoutOne = 200;
+  const std::size_t by = text.find(kAllocator);
+  if (by == kNowhere) {
+    return holds(text.substr(0, kWithoutOne), "device:CPU:");
+  }
+  const std::string_view name = text.substr(by + kAllocator.size());
+  return holds(text.substr(0, by), "device:CPU:") || name.starts_with("cpu") ||
+         name.starts_with("mklcpu");
+}
+
 // A minus is one only at the start of a word, and the number a size only with a unit behind it.
 std::string_view negative_size(std::string_view text) {
   constexpr std::string_view kBefore = " \t\r\n(:=";

@@ -24,6 +24,8 @@ inline constexpr std::size_t kNowhere = std::string_view::npos;
 [[nodiscard]] std::optional<Bytes> size_before(std::string_view text, std::string_view phrase);
 // What a tensor takes of which "shape[24,1,2304] and type float" is said; empty if the text does not begin with that.
 [[nodiscard]] std::optional<Bytes> tensor_size(std::string_view text);
+// Is it said to be on TensorFlow's device CPU? The node that is named behind it may be on another device.
+[[nodiscard]] bool is_tensor_on_cpu(std::string_view text);
 // "-1.50 GiB" where a size could stand: what no memory is. Empty if there is none.
 [[nodiscard]] std::string_view negative_size(std::string_view text);
 // "1,073 GiB": a thousand and more, or one and a fraction. Empty if there is none.
