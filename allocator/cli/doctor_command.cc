@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/printable.h"
+#include "cli/run/variables.h"
 #include "config/human_bytes.h"
 #include "config/option_table.h"
 #include "device/tuning.h"
@@ -30,6 +31,7 @@ struct Findings {
   int cuda_version = 0;
   std::string chosen_by;  // what narrows the devices to one where --device does not
   std::vector<DeviceFinding> devices;
+  std::vector<Variable> variables;
 };
 
 std::string version_text(int cuda_version) {
@@ -165,7 +167,8 @@ nlohmann::ordered_json findings_json(const Findings& findings) {
                                 {"cuda_problem", nullptr},
                                 {"cuda_version", nullptr},
                                 {"devices", nlohmann::ordered_json::array()},
-                                {"simulated_devices", nlohmann::ordered_json::array()}};
+                                {"simulated_devices", nlohmann::ordered_json::array()},
+                                {"environment", nlohmann::ordered_json::array()}};
   if (!findings.problem.empty()) {
     out["cuda_problem"] = findings.problem;
   }
@@ -177,6 +180,14 @@ nlohmann::ordered_json findings_json(const Findings& findings) {
   }
   for (const std::string_view name : builtin_simulated_devices()) {
     out["simulated_devices"].push_back("sim:" + std::string(name));
+  }
+  for (const Variable& one : findings.variables) {
+    nlohmann::ordered_json variable = {
+        {"name", one.name}, {"value", one.value}, {"problem", nullptr}};
+    if (!one.problem.empty()) {
+      variable["problem"] = one.problem;
+    }
+    out["environment"].push_back(variable);
   }
   return out;
 }
@@ -202,6 +213,18 @@ std::string device_text(const DeviceFinding& device) {
   return text + "\n";
 }
 
+// What a process that is started from here would read.
+std::string variables_text(const std::vector<Variable>& variables) {
+  std::string text = variables.empty() ? "" : "Environment\n";
+  for (const Variable& one : variables) {
+    text += fmt::format("  {}={}\n", printable(one.name), printable(one.value));
+    if (!one.problem.empty()) {
+      text += fmt::format("    WARNING: {}\n", printable(one.problem));
+    }
+  }
+  return text + (variables.empty() ? "" : "\n");
+}
+
 std::string findings_text(const Findings& findings) {
   std::string text = "nofrag " NOFRAG_VERSION_STRING "\n";
   if (!findings.problem.empty()) {
@@ -221,6 +244,7 @@ std::string findings_text(const Findings& findings) {
   for (const DeviceFinding& device : findings.devices) {
     text += device_text(device);
   }
+  text += variables_text(findings.variables);
   text += "Simulated devices (--device):";
   for (const std::string_view name : builtin_simulated_devices()) {
     text += fmt::format(" sim:{}", name);
@@ -236,9 +260,13 @@ ExitCode run_doctor(const DoctorArguments& arguments) {
   refuse_overwriting({device.file()}, {{"--json", arguments.json}});
   const GivenOptions given = nofrag_options(arguments.conf);
   confirm_options(given);
-  const Findings findings = examine(arguments.device, given);
+  Findings findings = examine(arguments.device, given);
+  findings.variables = own_variables();
   if (!arguments.json.empty()) {
-    write_output(arguments.json, findings_json(findings).dump(1) + "\n");
+    write_output(
+        arguments.json,
+        findings_json(findings).dump(1, ' ', false, nlohmann::json::error_handler_t::replace) +
+            "\n");
   }
   if (arguments.json != "-") {
     write_output("-", findings_text(findings));

@@ -21,22 +21,6 @@
 namespace nofrag {
 namespace {
 
-constexpr const char* kExamples =
-    "Examples:\n"
-    "  nofrag replay bench/traces/gpt_varlen.nofrag\n"
-    "  nofrag replay trace.csv.gz --capacity 1.05x --min-capacity --json result.json\n"
-    "  nofrag report snapshot.pickle -o report.html\n"
-    "  nofrag convert trace.csv.gz --to nofrag trace.nofrag\n"
-    "  nofrag doctor\n"
-    "  nofrag explain < oom.log\n"
-    "  nofrag top --once --json\n"
-    "  nofrag explain trace.nofrag --capacity 24GiB --json -\n"
-    "  nofrag run --limit 20GiB --summary ./server\n"
-    "\n"
-    "Exit codes: 0 done (explain: also where it knows no cause); 4 a replay ended out of memory;\n"
-    "2 bad usage or configuration; 3 an unreadable or corrupt trace; 1 anything else that failed.\n"
-    "run: the command's own; 127 there is no such command, 126 it may not be run.";
-
 // The parser takes an empty value for one that was not given, and would go on with the default.
 std::string not_empty(const std::string& value) {
   return value.empty() ? "its value is empty" : "";
@@ -295,7 +279,7 @@ struct CommandLine {
 
   CommandLine() {
     app.set_version_flag("--version", "nofrag " NOFRAG_VERSION_STRING);
-    app.footer(kExamples);
+    app.footer(help_footer(""));
     app.require_subcommand(0, 1);
     app.allow_extras();
     add_replay(app, replay);
@@ -307,6 +291,7 @@ struct CommandLine {
     add_top(app, top);
     for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
       command->allow_extras();
+      command->footer(help_footer(command->get_name()));
     }
   }
 

@@ -37,7 +37,64 @@ const CLI::Option* option_in(const CLI::App& command, std::string_view text) {
   return nullptr;
 }
 
+struct CommandHelp {
+  std::string_view name;
+  std::string_view examples;
+  std::string_view codes;
+};
+constexpr std::string_view kBadTrace =
+    "2 bad usage or configuration; 3 an unreadable or corrupt trace";
+constexpr CommandHelp kCommands[] = {
+    {"replay",
+     "  nofrag replay bench/traces/gpt_varlen.nofrag\n"
+     "  nofrag replay trace.csv.gz --capacity 1.05x --min-capacity --json result.json\n",
+     "0 done; 4 a replay ended out of memory; "},
+    {"report", "  nofrag report snapshot.pickle -o report.html\n", "0 done; "},
+    {"convert", "  nofrag convert trace.csv.gz --to nofrag trace.nofrag\n", "0 done; "},
+    {"doctor",
+     "  nofrag doctor\n  nofrag doctor --device sim:h100-80g --conf policy:lean\n",
+     "0 done; "},
+    {"explain",
+     "  nofrag explain < oom.log\n"
+     "  nofrag explain trace.nofrag --capacity 24GiB --json -\n",
+     "0 done, also where it knows no cause; "},
+    {"run", "  nofrag run --limit 20GiB --summary ./server\n", ""},
+    {"top", "  nofrag top --once --json\n", "0 done; "},
+};
+constexpr std::string_view kRunCodes =
+    "the command's own; 127 there is no such command, 126 it may not be run";
+
+std::string codes_of(const CommandHelp& command) {
+  if (command.name == "run") {
+    return fmt::format("{}; 2 bad usage or configuration.", kRunCodes);
+  }
+  const bool traces = command.name != "top" && command.name != "doctor";
+  return fmt::format("{}{};{}1 anything else that failed.",
+                     command.codes,
+                     traces ? kBadTrace : "2 bad usage or configuration",
+                     traces ? '\n' : ' ');
+}
+
 }  // namespace
+
+std::string help_footer(std::string_view command) {
+  std::string examples;
+  for (const CommandHelp& one : kCommands) {
+    if (one.name == command) {
+      const bool several = one.examples.find('\n') + 1 < one.examples.size();
+      return fmt::format(
+          "{}:\n{}\nExit codes: {}", several ? "Examples" : "Example", one.examples, codes_of(one));
+    }
+    examples += one.examples;
+  }
+  return "Examples:\n" + examples +
+         fmt::format(
+             "\nExit codes: 0 done (explain: also where it knows no cause); 4 a replay ended out "
+             "of "
+             "memory;\n{};\n1 anything else that failed.\nrun: {}.",
+             kBadTrace,
+             kRunCodes);
+}
 
 std::string file_hint(std::string_view word) {
   return fmt::format("; a file called '{0}' is written './{0}'", word);

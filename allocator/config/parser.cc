@@ -1,7 +1,9 @@
 #include "config/parser.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "base/nearest_name.h"
 #include "config/conf_items.h"
@@ -24,6 +26,19 @@ bool parse_integer(std::string_view text, std::uint64_t* out) {
   return error == std::errc() && stop == end && !text.empty();
 }
 
+// Longer than any size that somebody writes.
+constexpr std::size_t kLongestSize = 40;
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+// "limit:1,5GiB" is cut into "limit:1" and "5GiB".
+bool is_cut_size(const ConfItem& before, const ConfItem& item) {
+  return before.has_value && !before.value.empty() && is_digit(before.value.back()) &&
+         is_digit(item.text.front()) && before.text.size() + item.text.size() < kLongestSize;
+}
+
 bool unit_from_suffix(std::string_view suffix, Bytes* unit) {
   struct Suffix {
     std::string_view text;
@@ -44,6 +59,47 @@ bool unit_from_suffix(std::string_view suffix, Bytes* unit) {
   return false;
 }
 
+// "80GB" and "80G" are meant in one of two ways. Empty: it is no size with such a unit.
+std::string with_binary_unit(std::string_view number, std::string_view suffix) {
+  constexpr std::string_view kUnits[] = {"K", "M", "G", "T"};
+  double decimal = 0;
+  if (!parse_number(number, &decimal) || number.front() == '-') {
+    return {};
+  }
+  for (const std::string_view unit : kUnits) {
+    decimal *= 1000;
+    if (!equals_ignoring_case(suffix, unit) &&
+        !equals_ignoring_case(suffix, std::string(unit) + "B")) {
+      continue;
+    }
+    std::string text = std::string(number) + std::string(unit) + "iB";
+    constexpr double kExact = 9007199254740992.0;
+    if (decimal < kExact && decimal == std::floor(decimal)) {
+      text += ", or " + std::to_string(static_cast<std::uint64_t>(decimal)) + "B for decimal units";
+    }
+    return text;
+  }
+  return {};
+}
+
+// "1,5GiB": the sign of some languages, which ends an item here.
+std::string with_a_point(std::string_view number, std::string_view suffix) {
+  const std::size_t comma = number.find(',');
+  if (comma == std::string_view::npos || number.find(',', comma + 1) != std::string_view::npos) {
+    return {};
+  }
+  constexpr std::size_t kGroup = 3;
+  const std::string_view rest = number.substr(comma + 1);
+  const std::string before(number.substr(0, comma));
+  const std::string behind = std::string(rest) + std::string(suffix);
+  Bytes ignored;
+  if (!parse_bytes(before + "." + behind, &ignored)) {
+    return {};
+  }
+  return (rest.size() == kGroup ? before + behind + " or " : std::string()) + before + "." +
+         behind + ": a size takes no comma";
+}
+
 class ItemParser {
  public:
   ItemParser(std::string_view key, std::string_view value, std::vector<std::string>* problems)
@@ -54,7 +110,7 @@ class ItemParser {
     if (maximum == kNoLimit && equals_ignoring_case(value_, "none")) {
       parsed = kNoLimit;
     } else if (!parse_bytes(value_, &parsed)) {
-      return problem(quoted(value_) + " is not a size (write 4096B, 512KiB, 500MiB or 24GiB)");
+      return problem(no_size(value_));
     }
     if (parsed < minimum || parsed > maximum) {
       return out_of_range(format_bytes(minimum), format_bytes(maximum));
@@ -107,11 +163,15 @@ class ItemParser {
       return problem("the value is empty");
     }
     if (rule == TextRule::kMetrics && !is_metrics_place(value_)) {
-      return problem(value_ == "file:"
-                         ? "\"file:\" names no file (write file:PATH)"
-                         : quoted(value_) +
-                               " is no port (1 to 65535), no ADDRESS:PORT, no file:PATH and not "
-                               "off");
+      const bool six = std::count(value_.begin(), value_.end(), ':') > 1;
+      return problem(value_ == "file:" ? "\"file:\" names no file (write file:PATH)"
+                     : six             ? quoted(value_) +
+                                 " has an address of IPv6, and metrics are served on "
+                                 "IPv4 only (write 9400 or 127.0.0.1:9400 for this "
+                                 "machine, 0.0.0.0:9400 for all, file:PATH or off)"
+                           : quoted(value_) +
+                                 " is no port (1 to 65535), no ADDRESS:PORT, no file:PATH and not "
+                                 "off");
     }
     *out = value_;
     return true;
@@ -238,6 +298,20 @@ bool parse_bytes(std::string_view text, Bytes* out) {
   return true;
 }
 
+std::string no_size(std::string_view text) {
+  const std::size_t end = text.find_first_not_of("0123456789.,");
+  const std::string_view number = text.substr(0, end);
+  const std::string_view suffix =
+      end == std::string_view::npos ? std::string_view() : trim_spaces(text.substr(end));
+  std::string instead;
+  if (!number.empty() && text.size() < kLongestSize) {
+    instead = with_binary_unit(number, suffix);
+    instead = instead.empty() ? with_a_point(number, suffix) : instead;
+  }
+  return quoted(text) + " is not a size (write " +
+         (instead.empty() ? std::string("4096B, 512KiB, 500MiB or 24GiB") : instead) + ")";
+}
+
 bool parse_option(std::string_view key,
                   std::string_view value,
                   Options* options,
@@ -247,7 +321,8 @@ bool parse_option(std::string_view key,
     if (key != option_key(static_cast<OptionId>(i))) {
       continue;
     }
-    if (!value.empty() && value.front() == '[') {
+    const bool address = static_cast<OptionId>(i) == OptionId::k_metrics;  // "[::1]:9400"
+    if (!value.empty() && value.front() == '[' && !address) {
       problems->push_back("option " + std::string(key) + ": " + quoted(value) +
                           " is a list, and no option takes one");
       return false;
@@ -268,14 +343,21 @@ bool parse_options(std::string_view text,
                    std::vector<std::string>* problems,
                    OptionSet* given) {
   bool good = true;
+  ConfItem before;
   for (const ConfItem& item : conf_items(text)) {
+    const ConfItem last = std::exchange(before, item);
     if (item.key.empty()) {
       problems->push_back(quoted(item.text) + " names no option (write key:value)");
       good = false;
       continue;
     }
     if (!item.has_value) {
-      problems->push_back(quoted(item.text) + " has no value (write key:value)");
+      problems->push_back(
+          quoted(item.text) + " has no value (write " +
+          (is_cut_size(last, item)
+               ? std::string(last.text) + "." + std::string(item.text) + ": a comma ends an item"
+               : "key:value") +
+          ")");
       good = false;
       continue;
     }

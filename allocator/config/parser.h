@@ -38,5 +38,7 @@ void check_limit(const Options& options, std::vector<std::string>* problems);
 
 // "24GiB", "79.18GiB" (rounded down to whole bytes), "4096B", "4096". False on anything else, on negative and on too large.
 bool parse_bytes(std::string_view text, Bytes* out);
+// What parse_bytes has refused, and what to write instead: "\"80GB\" is not a size (write 80GiB, or 80000000000B ...)".
+std::string no_size(std::string_view text);
 
 }  // namespace nofrag

@@ -89,6 +89,8 @@ std::string card_tool(Vendor vendor) {
       return "xpu-smi";
     case Vendor::kApple:
       return "Activity Monitor";
+    case Vendor::kGoogle:
+      return "tpu-info";
   }
   return {};
 }
@@ -207,6 +209,12 @@ void other_process(const Failure& f, Advice* out) {
 
 // How each framework's limit is lifted.
 void limit(const Failure& f, Advice* out) {
+  if (f.source == "Triton Inference Server") {
+    out->emplace_back(
+        "give the pool more: --cuda-memory-pool-byte-size=0:536870912 (GPU 0, in bytes), as far as "
+        "nvidia-smi shows room");
+    return;
+  }
   if (f.vendor == Vendor::kApple) {
     out->emplace_back(
         "PYTORCH_MPS_HIGH_WATERMARK_RATIO sets it; 0.0 lifts it, and then the whole machine may "
@@ -221,6 +229,8 @@ void limit(const Failure& f, Advice* out) {
   } else if (f.source == "RMM") {
     out->push_back(f.limit_name.find("adaptor") != std::string::npos
                        ? "the allocation_limit of the limiting_resource_adaptor sets it"
+                   : f.limit_name.find("arena") != std::string::npos
+                       ? "the arena_size of the arena's memory resource sets it"
                        : "the maximum_pool_size of the pool's memory resource sets it");
   } else if (f.source == "nofrag" || f.source == "trace") {
     out->emplace_back(
@@ -230,107 +240,72 @@ void limit(const Failure& f, Advice* out) {
   out->emplace_back("or let the job need less: a smaller batch, shorter inputs, smaller weights");
 }
 
-void machine_memory(bool container, Advice* out) {
-  out->emplace_back(
-      "let the host hold less: fewer data loader workers, less prefetching and pinned memory, "
-      "checkpoints read by mmap or piece by piece");
-  out->emplace_back(container ? "raise the limit of the container or job: memory.max of its "
-                                "control group, which docker "
-                                "--memory, a pod's resources.limits.memory or Slurm's --mem sets"
-                              : "give the machine or the container more: its memory limit (docker "
-                                "--memory, a pod's or a "
-                                "job's memory request), or swap");
-  out->emplace_back(
-      "see what grows on the host: ps, smem, or a heap profiler of the language; no GPU allocator "
-      "changes this");
-}
-
-void shared_memory(Advice* out) {
-  out->emplace_back(
-      "give shared memory more room: docker run --shm-size=16g (64 MiB unless it is said) or "
-      "--ipc=host; in Kubernetes an emptyDir of medium Memory, mounted at /dev/shm");
-  out->emplace_back(
-      "let less pass through it: fewer data loader workers (num_workers; 0 uses none of it), a "
-      "smaller prefetch_factor, smaller batches");
-  out->emplace_back(
-      "see how full it is while the job runs: df -h /dev/shm; files there of processes that are "
-      "gone can be deleted");
-}
-
-void open_files(Advice* out) {
-  out->emplace_back("raise the limit of open files: ulimit -n 65536 (LimitNOFILE in systemd)");
-  out->emplace_back(
-      "or torch.multiprocessing.set_sharing_strategy('file_system'), which keeps no file open for "
-      "each tensor");
-  out->emplace_back(
-      "keep fewer tensors of data loader workers alive (copy what is kept), and fewer workers");
-}
-
-void pinned_memory(Advice* out) {
-  out->emplace_back(
-      "pin less: pin_memory=False in the data loader, smaller buffers for offloading");
-  out->emplace_back(
-      "see what may be pinned: ulimit -l, the container's memory limit, and what the machine has "
-      "free (free -h)");
-}
-
-void host_memory(HostMemory which, Advice* out) {
-  switch (which) {
-    case HostMemory::kMachine:
-    case HostMemory::kContainer:
-      machine_memory(which == HostMemory::kContainer, out);
-      break;
-    case HostMemory::kShared:
-      shared_memory(out);
-      break;
-    case HostMemory::kOpenFiles:
-      open_files(out);
-      break;
-    case HostMemory::kPinned:
-      pinned_memory(out);
-      break;
-  }
-}
+struct Settings {
+  std::string_view source;
+  const char* settings;
+};
+constexpr Settings kSettings[] = {
+    {"llama.cpp",
+     "fewer layers on the card (-ngl), a shorter context (-c), fewer slots (-np), or a KV cache "
+     "in fewer bits "
+     "(--cache-type-k q8_0)"},
+    {"JAX",
+     "smaller batches or rematerialization (jax.checkpoint); for other programs on the card XLA "
+     "leaves room with "
+     "XLA_PYTHON_CLIENT_PREALLOCATE=false or a smaller XLA_PYTHON_CLIENT_MEM_FRACTION"},
+    {"TensorFlow",
+     "smaller batches; for other programs on the card it leaves room with "
+     "TF_FORCE_GPU_ALLOW_GROWTH=true"},
+    {"RMM",
+     "spilling to the host, where the library above has it (cudf.set_option(\"spill\", True)), "
+     "or smaller parts"},
+    {"CuPy",
+     "what CuPy keeps given back in time: cupy.get_default_memory_pool().free_all_blocks(), or a "
+     "limit for it (set_limit)"},
+    {"ONNX Runtime",
+     "arena_extend_strategy kSameAsRequested (by default its arena doubles) and a "
+     "cudnn_conv_algo_search that is not EXHAUSTIVE"},
+    {"SGLang",
+     "a smaller --mem-fraction-static where steps run out, a larger one where the KV cache has "
+     "no room, or a smaller "
+     "--max-running-requests or --chunked-prefill-size"},
+    {"Ollama",
+     "fewer layers on the card (num_gpu), a shorter context (num_ctx, OLLAMA_CONTEXT_LENGTH), "
+     "OLLAMA_NUM_PARALLEL=1, or a KV cache in fewer bits (OLLAMA_FLASH_ATTENTION=1 and "
+     "OLLAMA_KV_CACHE_TYPE=q8_0)"},
+    {"XGBoost",
+     "device memory in fewer bits and parts: a smaller max_bin, QuantileDMatrix instead of "
+     "DMatrix, ExtMemQuantileDMatrix, or subsample with sampling_method=gradient_based"},
+    {"faiss",
+     "a smaller StandardGpuResources.setTempMemory (noTempMemory() for none), useFloat16 in the "
+     "index's options, or index_cpu_to_all_gpus with shards"},
+    {"PaddlePaddle",
+     "a smaller batch; for other programs on the card FLAGS_fraction_of_gpu_memory_to_use, and "
+     "FLAGS_allocator_strategy=auto_growth"},
+    {"TensorRT",
+     "a smaller workspace (--memPoolSize=workspace:1024, setMemoryPoolLimit), smaller profiles, "
+     "or fewer engines and contexts on the card"},
+    {"Text Generation Inference",
+     "a smaller --max-batch-prefill-tokens, --max-batch-total-tokens or --max-input-tokens, or "
+     "--quantize"},
+    {"ExLlama",
+     "a shorter max_seq_len or a cache in fewer bits (Q4), another gpu_split, or weights in "
+     "fewer bits"},
+    {"Blender",
+     "smaller textures (Simplify), less subdivision, smaller tiles, persistent data off; OptiX "
+     "takes more than CUDA for its acceleration structures"},
+    {"NCCL",
+     "a smaller share of the card for the program (NCCL's buffers come on top), smaller ones "
+     "(NCCL_BUFFSIZE) or fewer "
+     "(NCCL_MAX_NCHANNELS)"},
+    {"vLLM",
+     "a smaller --gpu-memory-utilization where other programs use the card, else a smaller "
+     "--max-model-len, --max-num-seqs "
+     "or --max-num-batched-tokens"},
+};
 
 // What makes a program's demand smaller, by whose message it is; nullptr: nothing that holds for all of its programs.
 const char* needs_less(std::string_view source) {
-  static constexpr struct {
-    std::string_view source;
-    const char* settings;
-  } kSettings[] = {
-      {"llama.cpp",
-       "fewer layers on the card (-ngl), a shorter context (-c), fewer slots (-np), or a KV cache "
-       "in fewer bits "
-       "(--cache-type-k q8_0)"},
-      {"JAX",
-       "smaller batches or rematerialization (jax.checkpoint); for other programs on the card XLA "
-       "leaves room with "
-       "XLA_PYTHON_CLIENT_PREALLOCATE=false or a smaller XLA_PYTHON_CLIENT_MEM_FRACTION"},
-      {"TensorFlow",
-       "smaller batches; for other programs on the card it leaves room with "
-       "TF_FORCE_GPU_ALLOW_GROWTH=true"},
-      {"RMM",
-       "spilling to the host, where the library above has it (cudf.set_option(\"spill\", True)), "
-       "or smaller parts"},
-      {"CuPy",
-       "what CuPy keeps given back in time: cupy.get_default_memory_pool().free_all_blocks(), or a "
-       "limit for it (set_limit)"},
-      {"ONNX Runtime",
-       "arena_extend_strategy kSameAsRequested (by default its arena doubles) and a "
-       "cudnn_conv_algo_search that is not EXHAUSTIVE"},
-      {"SGLang",
-       "a smaller --mem-fraction-static where steps run out, a larger one where the KV cache has "
-       "no room, or a smaller "
-       "--max-running-requests or --chunked-prefill-size"},
-      {"NCCL",
-       "a smaller share of the card for the program (NCCL's buffers come on top), smaller ones "
-       "(NCCL_BUFFSIZE) or fewer "
-       "(NCCL_MAX_NCHANNELS)"},
-      {"vLLM",
-       "a smaller --gpu-memory-utilization where other programs use the card, else a smaller "
-       "--max-model-len, --max-num-seqs "
-       "or --max-num-batched-tokens"},
-  };
   for (const auto& known : kSettings) {
     if (known.source == source) {
       return known.settings;
@@ -340,7 +315,9 @@ const char* needs_less(std::string_view source) {
 }
 
 void unknown(const Failure& f, Advice* out) {
-  if (f.vendor != Vendor::kNvidia) {
+  if (f.vendor == Vendor::kGoogle) {
+    out->emplace_back("look at what takes the memory: jax.profiler.save_device_memory_profile");
+  } else if (f.vendor != Vendor::kNvidia) {
     out->emplace_back(
         "record what leads there with PyTorch itself (torch.cuda.memory._record_memory_history and "
         "_dump_snapshot, where the card has them)");
@@ -418,7 +395,7 @@ Advice advise(const Failure& f, const Diagnosis& d) {
       limit(f, &out);
       break;
     case Cause::kHostMemory:
-      host_memory(f.host.which, &out);
+      advise_on_host(f, &out);
       break;
     case Cause::kUnknown:
       unknown(f, &out);

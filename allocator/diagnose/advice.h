@@ -13,5 +13,7 @@
 namespace nofrag {
 
 [[nodiscard]] std::vector<std::string> advise(const Failure& failure, const Diagnosis& diagnosis);
+// Of advise: where the machine's memory ran out.
+void advise_on_host(const Failure& failure, std::vector<std::string>* out);
 
 }  // namespace nofrag

@@ -269,7 +269,8 @@ void note_missing(const Failure& f, Diagnosis* d) {
       {f.cached.has_value(), "how much the allocator held and did not use"},
       {f.driver_free.has_value() || f.limit_reached, "how much the driver had free"},
       {f.timeline != nullptr,
-       f.vendor == Vendor::kNvidia
+       f.vendor == Vendor::kGoogle ? "what the program holds (a memory profile of JAX's)"
+       : f.vendor == Vendor::kNvidia
            ? "the history before the failure (a trace, or nofrag's own report)"
            : "the history before the failure (a snapshot of PyTorch's)"},
   };

@@ -60,10 +60,11 @@ enum class HostMemory : unsigned char {
   kShared,     // /dev/shm
   kOpenFiles,  // blocks of shared memory are files, and a process may have only so many open
   kPinned,
+  kProgram,  // of a program or language that limits or manages its own: Java's heap, a database
 };
 
 // Whose card it was. nofrag and its tools are for NVIDIA's.
-enum class Vendor : unsigned char { kNvidia, kAmd, kIntel, kApple };
+enum class Vendor : unsigned char { kNvidia, kAmd, kIntel, kApple, kGoogle };
 
 struct HostShortage {
   HostMemory which = HostMemory::kMachine;

@@ -98,8 +98,11 @@ bool CsvReader::check_header() {
     line.remove_prefix(kByteOrderMark.size());
   }
   if (line != kCsvHeader) {
+    const std::string problem = csv_header_problem(line);
     return fail(quoted_for_message(line),
-                "the header '" + std::string(kCsvHeader) + "', or a packed nofrag trace");
+                !problem.empty()
+                    ? problem
+                    : "the header '" + std::string(kCsvHeader) + "', or a packed nofrag trace");
   }
   return true;
 }

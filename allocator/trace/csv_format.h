@@ -8,6 +8,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "trace/byte_source.h"
 #include "trace/trace.h"
@@ -18,6 +19,10 @@ inline constexpr std::string_view kCsvHeader = "time_us,op,id,size,stream";
 
 // `path` is the name used in messages.
 std::optional<TraceError> read_csv(ByteWindow& input, const std::string& path, Trace* trace);
+
+// What a first line lacks that was meant for the header: "the header '...': there is no column 'size' (the nearest is
+// 'bytes')". Empty: it is the header of something else.
+std::string csv_header_problem(std::string_view line);
 
 // Lines for events [first, last), without the header; appended to `text`.
 void append_csv(const Trace& trace, std::size_t first, std::size_t last, std::string* text);

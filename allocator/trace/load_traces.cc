@@ -156,7 +156,9 @@ std::optional<TraceError> load(std::unique_ptr<ByteSource> source,
   const bool binary = first.substr(0, 512).find('\0') != std::string_view::npos;
   const std::string found =
       first.empty() ? "an empty file" : quoted_for_message(first.substr(0, first.find('\n')));
-  return binary ? error_at_byte(name, 0, found, kKnown) : error_at_line(name, 1, found, kKnown);
+  const std::string header = binary ? "" : csv_header_problem(first.substr(0, first.find('\n')));
+  return binary ? error_at_byte(name, 0, found, kKnown)
+                : error_at_line(name, 1, found, header.empty() ? kKnown : header);
 }
 
 }  // namespace

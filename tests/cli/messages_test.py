@@ -66,6 +66,19 @@ class Names(Messages):
         for option in ("-o", "--output"):
             self.refused(2, ["convert", "good.csv", option, "out.csv"], f"unknown option '{option}'", example)
 
+    def test_help_shows_examples_of_its_own_command(self):
+        commands = ["replay", "report", "convert", "doctor", "explain", "run", "top"]
+        whole = self.nofrag("--help").stdout
+        for command in commands:
+            self.assertIn(f"  nofrag {command}", whole)
+            text = self.nofrag(command, "--help").stdout
+            end = text[text.index("\nExample"):]
+            self.assertIn(f"  nofrag {command}", end)
+            self.assertIn("Exit codes: ", end)
+            for other in commands:
+                self.assertEqual(f"nofrag {other}" in end, other == command, (command, other))
+        self.assertNotIn("127", self.nofrag("replay", "--help").stdout)
+
     def test_a_file_that_looks_like_an_option(self):
         for command in (["replay", "-x.csv"], ["explain", "-x.csv"], ["report", "-x.csv", "-o", "r.html"],
                         ["convert", "--to", "csv", "-x.csv", "out"], ["run", "-x.csv"]):

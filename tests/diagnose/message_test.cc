@@ -33,6 +33,52 @@ TEST(Size, UnitsSeparatorsAndNonsense) {
   EXPECT_EQ(size_before("free", "free"), std::nullopt);
 }
 
+// Programs print the decimal sign of the language that they run in.
+TEST(Size, ADecimalCommaIsOneWhereItCanBeNothingElse) {
+  EXPECT_EQ(size_at("1,00 GiB"), gib(1));
+  EXPECT_EQ(size_at("79,18GiB"), gib(79.18));
+  EXPECT_EQ(size_at("1900,00 MiB of pinned memory"), mib(1900));
+  EXPECT_EQ(size_at("0,5 GiB"), gib(0.5));
+  EXPECT_EQ(size_at("0,500 GiB"), gib(0.5));
+  EXPECT_EQ(size_at("6,000000GB"), gib(6));
+  EXPECT_EQ(size_at("1.024,50 MiB"), mib(1024.5));
+  EXPECT_EQ(size_at("1.073.741.824 bytes"), gib(1));
+  // Between thousands, as before.
+  EXPECT_EQ(size_at("1,024 MiB"), gib(1));
+  EXPECT_EQ(size_at("1,024.50 MiB"), mib(1024.5));
+  EXPECT_EQ(size_at("1,073,741,824"), gib(1));
+  // Of several numbers the first.
+  EXPECT_EQ(size_at("17, 18 bytes"), Bytes(17));
+  EXPECT_EQ(size_at("1.5,300 GiB"), Bytes(2));
+  EXPECT_EQ(size_at(",5 GiB"), std::nullopt);
+  EXPECT_EQ(size_at(".5 GiB"), gib(0.5));
+  EXPECT_EQ(ambiguous_size("free: 1,073 GiB, held: 2"), "1,073 GiB");
+  for (const char* text :
+       {"1,073 MiB", "1,073,741 GiB", "1,07 GiB", "1,073.5 GiB", "0,073 GiB", ","}) {
+    EXPECT_EQ(ambiguous_size(text), "") << text;
+  }
+}
+
+TEST(Size, AMessageInAnotherLanguage) {
+  const Failure f = failure_in(
+      "CUDA out of memory. Tried to allocate 1,00 GiB. GPU 0 has a total capacity of 79,18 GiB of "
+      "which 512,00 MiB is free. Of the allocated memory 50,10 GiB is allocated by PyTorch, and "
+      "27,20 "
+      "GiB is reserved by PyTorch but unallocated.");
+  EXPECT_EQ(f.requested, gib(1));
+  EXPECT_EQ(f.capacity, gib(79.18));
+  EXPECT_EQ(f.driver_free, mib(512));
+  EXPECT_EQ(f.live, gib(50.1));
+  EXPECT_EQ(f.cached, gib(27.2));
+  const Diagnosis d = classify(failure_in(
+      "CUDA out of memory. Tried to allocate 1,073 GiB. GPU 0 has a total capacity of 79.18 GiB of "
+      "which 512.00 MiB is free."));
+  EXPECT_EQ(d.cause, Cause::kUnknown);
+  EXPECT_TRUE(std::any_of(d.evidence.begin(), d.evidence.end(), [](const std::string& line) {
+    return line.find("read in two ways: 1,073 GiB") != std::string::npos;
+  }));
+}
+
 TEST(LastOf, IsWhereItStandsLast) {
   std::mt19937 random(3);
   const auto letters = [&random](std::size_t size) {

@@ -5,9 +5,11 @@ usage: run_test.py --program NOFRAG --library LIBNOFRAG --bin DIR --fake DIR [un
 """
 
 import argparse
+import json
 import os
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -66,7 +68,7 @@ class Installed(unittest.TestCase):
         self.assertEqual(shown["NOFRAG_TRACE"], os.path.join(os.getcwd(), relative))
         self.assertEqual((shown["NOFRAG_METRICS"], shown["NOFRAG_CONF"]), ("9400", "stats:summary"))
 
-        for place in ("off", "0", "127.0.0.1:0", "file:/m.prom"):
+        for place in ("off", "0", "127.0.0.1:0", f"file:{self.folder}/m.prom"):
             self.assertEqual(self.shown("--metrics", place)["NOFRAG_METRICS"], place)
         self.assertEqual(self.shown("--metrics", "file:m.prom")["NOFRAG_METRICS"], f"file:{os.getcwd()}/m.prom")
 
@@ -101,6 +103,20 @@ class Installed(unittest.TestCase):
         self.assertEqual(result.returncode, 2)
         self.assertIn("NOFRAG_LIBRARY names /no/such.so, which does not exist", result.stderr)
         self.assertEqual(run("true", program=self.program, NOFRAG_LIBRARY=ARGUMENTS.library).returncode, 0)
+
+    def test_a_library_that_is_none(self):
+        junk = os.path.join(self.folder, "junk.so")
+        with open(junk, "w") as file:
+            file.write("no library\n")
+        other = os.path.join(self.folder, "other.so")
+        shutil.copy(self.program, other)
+        libm = "/usr/lib/x86_64-linux-gnu/libm.so.6"
+        for path, problem in ((junk, "no shared library"), (self.folder, "which is no file"), (libm, "not libnofrag.so")):
+            if os.path.exists(path):
+                result = run("echo", "started", program=self.program, NOFRAG_LIBRARY=path)
+                self.assertEqual((result.returncode, result.stdout), (2, ""))
+                self.assertIn(f"NOFRAG_LIBRARY names {path}", result.stderr)
+                self.assertIn(problem, result.stderr)
 
     def test_a_path_that_the_loader_cannot_take(self):
         odd = os.path.join(self.folder, "a b.so")
@@ -174,6 +190,36 @@ class Commands(unittest.TestCase):
             os.chmod(program, 0o755)
             self.assertEqual(run(program).stderr, "")
 
+    @unittest.skipUnless(os.geteuid() == 0, "only root can give a file capabilities")
+    def test_a_program_with_capabilities_of_its_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o755)
+            program = shutil.copy(shutil.which("true"), os.path.join(folder, "capable"))
+            script = os.path.join(folder, "script")
+            with open(script, "w") as file:
+                file.write("#!/bin/sh\ntrue\n")
+            os.chmod(script, 0o755)
+            nofrag = shutil.copy(ARGUMENTS.program, os.path.join(folder, "nofrag"))
+            library = shutil.copy(ARGUMENTS.library, os.path.join(folder, "libnofrag.so"))
+            environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": ARGUMENTS.fake, "NOFRAG_LIBRARY": library}
+
+            def said(path, user):
+                done = subprocess.run([nofrag, "run", path], env=environment, capture_output=True, text=True, timeout=60,
+                                      user=user, cwd=folder)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                return done.stderr
+
+            for path in (program, script):
+                self.assertEqual(said(path, 65534), "")
+                try:  # cap_net_raw, permitted
+                    os.setxattr(path, "security.capability", struct.pack("<5I", 0x02000000, 1 << 13, 0, 0, 0))
+                except OSError as problem:
+                    self.skipTest(f"no capabilities of files here: {problem}")
+            self.assertIn(f"{program} takes on capabilities of its file (getcap {program}), and nothing can be preloaded",
+                          said(program, 65534))
+            self.assertEqual(said(script, 65534), "", "its interpreter has none")
+            self.assertEqual(said(program, 0), "", "to root they give nothing new")
+
     def test_a_script(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "script")
@@ -225,6 +271,62 @@ class Commands(unittest.TestCase):
             self.assertEqual(run(*said, NOFRAG_METRICS=good).stdout, "started\n", good)
         self.refused(2, said, 'NOFRAG_TRACE: "mx=3" is not known', NOFRAG_TRACE="x,mx=3")
         self.assertEqual(run("--limit", "1GiB", *said, NOFRAG_CONF="limit:0").stdout, "started\n", "the stronger holds")
+
+    def test_what_could_not_be_written_is_refused_before_the_command_starts(self):
+        said = ["sh", "-c", "echo started"]
+        for place in ("/no/such/folder/x", "/dev/null/x"):
+            folder = os.path.dirname(place)
+            missing = f"there is no folder {folder}; make it first"
+            self.refused(2, ["--metrics", f"file:{place}", *said], f"--metrics: {missing}")
+            self.refused(2, said, f"NOFRAG_METRICS: {missing}", NOFRAG_METRICS=f"file:{place}")
+            self.refused(2, said, f"NOFRAG_TRACE: {missing}", NOFRAG_TRACE=f"flight:{place},max=1MiB")
+            self.refused(2, said, f"NOFRAG_CONF: {missing}", NOFRAG_CONF=f"trace:{place}")
+            self.refused(2, ["--conf", f"metrics:file:{place}", *said], f"--conf: {missing}")
+            self.assertEqual(run("--metrics", "off", *said, NOFRAG_METRICS=f"file:{place}").stdout, "started\n")
+            self.assertEqual(run("--trace", "/tmp/%p.nofrag", *said, NOFRAG_TRACE=place).stdout, "started\n")
+        with tempfile.TemporaryDirectory() as folder:
+            self.refused(2, ["--metrics", f"file:{folder}", *said], f"--metrics: {folder} is a folder; name a file in it")
+            if os.geteuid() != 0:
+                os.chmod(folder, 0o555)
+                self.refused(2, said, f"the folder {folder} may not be written", NOFRAG_TRACE=f"{folder}/x")
+        self.assertEqual(run(*said, NOFRAG_TRACE="later/x.nofrag").stdout, "started\n", "where the program will be")
+
+    def test_addresses_of_ipv6_are_refused_with_the_forms_there_are(self):
+        for place in ("[::1]:9400", "::1:9400", "[::]:0"):
+            self.refused(2, ["--metrics", place, "true"], f'--metrics: option metrics: "{place}" has an address of IPv6',
+                         "127.0.0.1:9400", "0.0.0.0:9400", "file:PATH", "off")
+
+    def test_variables_that_look_like_nofrags_own(self):
+        known = {"NOFRAG_CNF": "did you mean NOFRAG_CONF?", "NOFRAG_LIMIT": "limit is an option: write NOFRAG_CONF=limit:",
+                 "nofrag_trace": "did you mean NOFRAG_TRACE?", "NOFRAG_METRIC": "did you mean NOFRAG_METRICS?",
+                 "NOFRAG_POLICYS": "did you mean the option policy", "NOFRAG_QWXZ": "(known: NOFRAG_CONF, "}
+        for name, said in known.items():
+            result = run("echo", "started", **{name: "x"})
+            self.assertEqual((result.returncode, result.stdout), (0, "started\n"), "it may be anybody's")
+            self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+            self.assertIn(f"nofrag: {name} is set: nofrag knows no such variable", result.stderr)
+            self.assertIn(said, result.stderr)
+        self.assertEqual(run("true", NOFRAGMENT="1", MY_NOFRAG_CONF="1", NOFRAG_TORCH="0").stderr, "")
+
+    def test_a_bad_value_of_nofrag_torch(self):
+        said = ["sh", "-c", "echo started"]
+        for value, meant in (("maybe", ""), ("true", "did you mean 1?"), ("off", "did you mean 0?"), ("hook", "mean hooks?")):
+            self.refused(2, said, f'NOFRAG_TORCH: "{value}" is not one of 1', meant, NOFRAG_TORCH=value)
+        for value in ("0", "1", "hooks", " 1 ", ""):
+            self.assertEqual(run(*said, NOFRAG_TORCH=value).stdout, "started\n", value)
+
+    def test_doctor_lists_the_variables(self):
+        environment = {"PATH": os.environ["PATH"], "NOFRAG_CNF": "x", "NOFRAG_LOG": "loud", "NOFRAG_TRACE": "/no/such/x",
+                       "NOFRAG_CONF": "policy:lean"}
+        doctor = [ARGUMENTS.program, "doctor", "--device", "sim:h100-80g"]
+        page = subprocess.run(doctor, env=environment, capture_output=True, text=True, timeout=60)
+        self.assertEqual((page.returncode, page.stderr), (0, ""))
+        for line in ("  NOFRAG_CONF=policy:lean\n", "  NOFRAG_CNF=x\n    WARNING: nofrag knows no such variable; did you mean "
+                     "NOFRAG_CONF?", "  NOFRAG_LOG=loud\n    WARNING: option log", "WARNING: there is no folder /no/such;"):
+            self.assertIn(line, page.stdout)
+        found = json.loads(subprocess.run([*doctor, "--json", "-"], env=environment, capture_output=True, timeout=60).stdout)
+        self.assertEqual([one["name"] for one in found["environment"]], sorted(name for name in environment if name != "PATH"))
+        self.assertEqual([one["problem"] is None for one in found["environment"]], [False, True, False, False])
 
     def test_help_names_the_command(self):
         text = run("--help").stdout

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,7 +14,9 @@
 #include "cli/explain/explain.h"
 #include "cli/replay/capacity.h"
 #include "cli/replay/replay_session.h"
+#include "config/human_bytes.h"
 #include "trace/byte_source.h"
+#include "trace/csv_format.h"
 #include "trace/load_traces.h"
 #include "trace/packed_format.h"
 
@@ -21,6 +24,11 @@ namespace nofrag {
 namespace {
 
 constexpr std::size_t kChunk = std::size_t{1} << 16;
+// Of what may never end: so much that is no text, and so much of a trace, which is kept in memory as a whole.
+constexpr std::size_t kMostData = std::size_t{256} << 20;
+constexpr std::size_t kMostTrace = std::size_t{8} << 30;
+// From here on it is said that it is still being read.
+constexpr std::size_t kLong = std::size_t{1} << 30;
 
 bool begins(std::string_view text, std::string_view with) {
   return text.substr(0, with.size()) == with;
@@ -50,26 +58,77 @@ struct Place {
   bool standard = false;
   // What was read of it does not come again: standard input, named pipes, devices.
   bool once = false;
+  // A device, whose bytes are no log: zeros, random numbers.
+  bool device = false;
+  // A file, of whatever length.
+  bool ends = false;
 };
 
+bool is_terminal(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  const bool terminal = file >= 0 && ::isatty(file) != 0;
+  if (file >= 0) {
+    ::close(file);
+  }
+  return terminal;
+}
+
 Place place_of(const std::string& path) {
-  Place place{path, path, path == "-", path == "-"};
+  Place place{path, path, path == "-", path == "-", false, false};
   if (place.standard) {
     place.name = "standard input";
-    return place;
   }
   struct stat info {};
-  if (::stat(path.c_str(), &info) == 0) {
+  const int known = place.standard ? ::fstat(STDIN_FILENO, &info) : ::stat(path.c_str(), &info);
+  if (known == 0) {
+    place.ends = S_ISREG(info.st_mode);
+  }
+  if (known == 0 && !place.standard) {
     if (S_ISDIR(info.st_mode)) {
       throw InputError(path + ": cannot be read (it is a directory)");
     }
     place.once = !S_ISREG(info.st_mode);
+    place.device = S_ISBLK(info.st_mode) || (S_ISCHR(info.st_mode) && !is_terminal(path));
   }
   return place;
 }
 
+// Zero bytes, which no text has: a program, a picture, an archive. (In UTF-16 every second byte of plain letters is one.)
+bool is_binary(std::string_view head) {
+  head = head.substr(0, kChunk);
+  std::size_t zeros[2] = {0, 0};
+  for (std::size_t i = 0; i < head.size(); ++i) {
+    zeros[i % 2] += head[i] == '\0' ? 1U : 0U;
+  }
+  const bool marked = begins(head, "\xff\xfe") || begins(head, "\xfe\xff");
+  const bool wide = marked || zeros[0] == 0 || zeros[1] == 0;
+  return zeros[0] + zeros[1] > 0 && !(wide && (zeros[0] + zeros[1]) * 3 > head.size());
+}
+
+// What may never end is given up where it has become clear that it is no log. (A log may be of any length, and through a
+// pipe come for as long as it likes; a file ends, and may have zeros before its text, where it was cut while written.)
+void check_length(const Place& place, const Excerpt& input, bool trace) {
+  if (place.ends) {
+    return;
+  }
+  if (input.total() > kMostData && !trace && (place.device || is_binary(input.head()))) {
+    throw InputError(fmt::format(
+        "{}: more than {} of it were read, which are no text and no trace, and there is more; give "
+        "the message, a log or a trace",
+        place.name,
+        human_bytes(Bytes(kMostData))));
+  }
+  if (trace && input.total() > kMostTrace) {
+    throw InputError(fmt::format(
+        "{}: more than {} of a trace, which would have to be kept in memory; give the trace as a "
+        "file",
+        place.name,
+        human_bytes(Bytes(kMostTrace))));
+  }
+}
+
 Excerpt read_input(const Place& place) {
-  const auto& [path, name, standard, once] = place;
+  const auto& [path, name, standard, once, device, ends] = place;
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> opened(
       standard ? nullptr : std::fopen(path.c_str(), "rb"),
       [](std::FILE* file) { return std::fclose(file); });
@@ -86,7 +145,13 @@ Excerpt read_input(const Place& place) {
   while (got == chunk.size()) {
     got = std::fread(chunk.data(), 1, chunk.size(), file);
     const std::string_view bytes(chunk.data(), got);
-    input.append(bytes, once && is_data(input.head().empty() ? bytes : input.head()));
+    const bool trace = once && is_data(input.head().empty() ? bytes : input.head());
+    const bool was_short = input.total() <= kLong;
+    input.append(bytes, trace);
+    check_length(place, input, trace);
+    if (!ends && was_short && input.total() > kLong) {
+      say(name + ": read 1 GiB so far; waiting for its end (Ctrl-C gives up)");
+    }
   }
   if (std::ferror(file) != 0) {
     throw InputError(name + ": cannot be read (" + std::strerror(errno) + ")");
@@ -161,18 +226,6 @@ std::optional<Explained> as_trace(const ExplainArguments& arguments,
   return std::nullopt;
 }
 
-// Zero bytes, which no text has: a program, a picture, an archive. (In UTF-16 every second byte of plain letters is one.)
-bool is_binary(std::string_view head) {
-  head = head.substr(0, kChunk);
-  std::size_t zeros[2] = {0, 0};
-  for (std::size_t i = 0; i < head.size(); ++i) {
-    zeros[i % 2] += head[i] == '\0' ? 1U : 0U;
-  }
-  const bool marked = begins(head, "\xff\xfe") || begins(head, "\xfe\xff");
-  const bool wide = marked || zeros[0] == 0 || zeros[1] == 0;
-  return zeros[0] + zeros[1] > 0 && !(wide && (zeros[0] + zeros[1]) * 3 > head.size());
-}
-
 // What there is, where there is nothing to explain, and what would tell more. `why`: why it is no trace, where it was
 // tried as one; `packed`: and it was what is inside that counts.
 void tell_of_nothing(const Place& place,
@@ -194,6 +247,9 @@ void tell_of_nothing(const Place& place,
     missing.insert(missing.begin(), "a text or a trace: the input is neither");
   } else {
     explained->found = "there is no out-of-memory message in " + place.name + " that nofrag knows";
+    if (const std::string header = csv_header_problem(input.head()); !header.empty()) {
+      explained->found += "; for a csv trace its first line lacks " + header;
+    }
     if (!input.whole()) {
       explained->found += " (of its middle only passages about memory were read)";
     }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <sys/stat.h>
+#include <sys/xattr.h>
 
 namespace nofrag {
 namespace {
@@ -33,6 +34,12 @@ bool is_static(const fs::path& path) {
   return true;
 }
 
+bool is_script(const fs::path& path) {
+  char begins[2] = {};
+  return std::ifstream(path, std::ios::binary).read(begins, sizeof begins) && begins[0] == '#' &&
+         begins[1] == '!';
+}
+
 // Of such a program the loader drops what would be preloaded. Scripts get no rights, whatever their bits say, and
 // a group's only with its x.
 bool is_privileged(const fs::path& path) {
@@ -43,10 +50,13 @@ bool is_privileged(const fs::path& path) {
   }
   const bool of_user = (info.st_mode & S_ISUID) != 0 && info.st_uid != ::geteuid();
   const bool of_group = (info.st_mode & kGroupRights) == kGroupRights && info.st_gid != ::getegid();
-  char begins[2] = {};
-  return (of_user || of_group) &&
-         !(std::ifstream(path, std::ios::binary).read(begins, sizeof begins) && begins[0] == '#' &&
-           begins[1] == '!');
+  return (of_user || of_group) && !is_script(path);
+}
+
+// Capabilities of a file (getcap) set what the loader goes by as set-user-id does. To root they give nothing new.
+bool is_capable(const fs::path& path) {
+  return ::getuid() != 0 && ::getxattr(path.c_str(), "security.capability", nullptr, 0) > 0 &&
+         !is_script(path);
 }
 
 ProgramFile examine(const fs::path& path) {
@@ -59,6 +69,9 @@ ProgramFile examine(const fs::path& path) {
   }
   if (is_privileged(path)) {
     return {ProgramKind::kPrivileged, path};
+  }
+  if (is_capable(path)) {
+    return {ProgramKind::kCapable, path};
   }
   return {is_static(path) ? ProgramKind::kStatic : ProgramKind::kDynamic, path};
 }

@@ -14,6 +14,7 @@ enum class ProgramKind : unsigned char {
   kMissing,
   kNotExecutable,  // a directory, or without permission
   kPrivileged,     // it takes on rights that its user does not have (set-user-id, set-group-id)
+  kCapable,        // its file gives it capabilities (setcap)
   kStatic,         // an ELF file without an interpreter
   kDynamic,        // all others, scripts included
 };

@@ -5,12 +5,13 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/printable.h"
 #include "cli/run/program_file.h"
+#include "cli/run/variables.h"
 #include "config/human_bytes.h"
 #include "config/parser.h"
 #include "runtime/environment.h"
@@ -36,12 +37,12 @@ fs::path find_library(const fs::path& root) {
   const std::string named = environment("NOFRAG_LIBRARY");
   const fs::path library = named.empty() ? root / "lib" / kLibrary : fs::path(named);
   std::error_code failed;
-  if (!fs::is_regular_file(library, failed)) {
-    throw UsageError(named.empty()
-                         ? fmt::format("{} was not found at {}; set NOFRAG_LIBRARY to its path",
-                                       kLibrary,
-                                       library.string())
-                         : fmt::format("NOFRAG_LIBRARY names {}, which does not exist", named));
+  if (named.empty() && !fs::is_regular_file(library, failed)) {
+    throw UsageError(fmt::format(
+        "{} was not found at {}; set NOFRAG_LIBRARY to its path", kLibrary, library.string()));
+  }
+  if (const std::string problem = named.empty() ? "" : library_problem(named); !problem.empty()) {
+    throw UsageError("NOFRAG_LIBRARY " + problem);
   }
   fs::path absolute = fs::absolute(library);
   if (absolute.string().find_first_of(" :\n\t") != std::string::npos) {
@@ -66,6 +67,17 @@ void add_before(const char* variable, const std::string& entry) {
   throw UsageError(fmt::format("{}: {}", source, fmt::join(problems, "; ")));
 }
 
+void refuse_if(std::string_view source, const std::string& problem) {
+  if (!problem.empty()) {
+    refuse(source, {problem});
+  }
+}
+
+// A relative name is looked up where the program is when it first allocates, which may be elsewhere.
+std::string recording_problem_of_absolute(const std::string& file) {
+  return fs::path(file).is_absolute() ? recording_problem(file) : std::string();
+}
+
 // NOFRAG_CONF as it was, then what the command line says, which is stronger because it comes later. What is wrong in
 // any of them is found here: the program would only warn of it, and go on without.
 std::string configuration(const RunArguments& arguments) {
@@ -85,6 +97,12 @@ std::string configuration(const RunArguments& arguments) {
     limit_source = set[static_cast<std::size_t>(OptionId::k_limit)] ? source : limit_source;
     if (set[static_cast<std::size_t>(OptionId::k_driver)]) {
       static_cast<void>(DeviceTarget::of_driver(options.driver, source));
+    }
+    if (set[static_cast<std::size_t>(OptionId::k_trace)]) {
+      refuse_if(source, recording_problem_of_absolute(options.trace));
+    }
+    if (set[static_cast<std::size_t>(OptionId::k_metrics)]) {
+      refuse_if(source, metrics_problem(options.metrics));
     }
   }
   add_implied(&options);
@@ -124,25 +142,6 @@ std::string why_not_run(int error) {
   return error == ENOENT ? "its interpreter or loader is not there" : std::strerror(error);
 }
 
-// The recording begins with the first allocation, hours into a job it may be: too late to say so.
-void check_folder(const std::string& trace) {
-  const fs::path folder = fs::absolute(trace).parent_path();
-  const bool named_later = folder.string().find('%') != std::string::npos;
-  std::error_code error;
-  if (trace == "-") {
-    refuse("--trace", {"a recording is a file, and never standard output; name one (or ./-)"});
-  }
-  if (fs::is_directory(trace, error)) {
-    refuse("--trace", {fmt::format("{} is a folder; name a file in it", trace)});
-  }
-  if (!named_later && !fs::is_directory(folder, error)) {
-    refuse("--trace", {fmt::format("there is no folder {}; make it first", folder.string())});
-  }
-  if (!named_later && ::access(folder.c_str(), W_OK | X_OK) != 0) {
-    refuse("--trace", {fmt::format("the folder {} may not be written", folder.string())});
-  }
-}
-
 // The variables beside NOFRAG_CONF that the program will read.
 void check_variables(const RunArguments& arguments) {
   Options options;
@@ -155,17 +154,34 @@ void check_variables(const RunArguments& arguments) {
     if (!overridden && *value != '\0' && !parse_option(key, value, &options, &problems)) {
       refuse(variable, problems);
     }
+    if (!overridden && std::string_view(key) == "metrics") {
+      refuse_if(variable, metrics_problem(options.metrics));
+    }
   }
   if (arguments.metrics && !parse_option("metrics", *arguments.metrics, &options, &problems)) {
     refuse("--metrics", problems);
   }
+  refuse_if("--metrics", arguments.metrics ? metrics_problem(options.metrics) : "");
   const bool asked = !arguments.trace.empty();
   const std::string trace = asked ? arguments.trace : environment("NOFRAG_TRACE");
   if (!trace.empty() && !parse_trace_spec(trace, &options, &problems)) {
     refuse(asked ? "--trace" : "NOFRAG_TRACE", problems);
   }
+  // The recording begins with the first allocation, hours into a job it may be: too late to say so.
   if (asked) {
-    check_folder(options.trace);
+    refuse_if("--trace", recording_problem(options.trace));
+  } else {
+    refuse_if("NOFRAG_TRACE", recording_problem_of_absolute(options.trace));
+  }
+  refuse_if("NOFRAG_TORCH", torch_problem(environment("NOFRAG_TORCH")));
+}
+
+// They may be anybody's, and the program runs all the same.
+void say_unknown_variables() {
+  for (const Variable& variable : own_variables()) {
+    if (!variable.known) {
+      say(fmt::format("{} is set: {}", printable(variable.name), variable.problem));
+    }
   }
 }
 
@@ -238,6 +254,7 @@ ExitCode run_run(const RunArguments& arguments) {
                     meant_by(name)));
   }
   arrange(arguments, find_library(root), root);
+  say_unknown_variables();
   if (program.kind == ProgramKind::kStatic) {
     say(fmt::format(
         "{} is linked statically, and nothing can be preloaded into it: it runs without nofrag",
@@ -247,6 +264,14 @@ ExitCode run_run(const RunArguments& arguments) {
     say(fmt::format(
         "{} takes on another user's or group's rights, and nothing can be preloaded into such a "
         "program: it runs without nofrag; what it starts can be started under nofrag itself",
+        program.path.string()));
+  }
+  if (program.kind == ProgramKind::kCapable) {
+    say(fmt::format(
+        "{0} takes on capabilities of its file (getcap {0}), and nothing can be preloaded into "
+        "such "
+        "a program: it runs without nofrag; under nofrag it runs without them, after setcap -r on "
+        "a copy of it",
         program.path.string()));
   }
   std::vector<char*> words;

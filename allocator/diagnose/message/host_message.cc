@@ -120,6 +120,31 @@ constexpr auto kHostSigns = std::to_array<HostSign>({
      HostMemory::kMachine,
      kSaid,
      "an array in the machine's memory could not be had"},
+    {"OOM when allocating tensor with shape",
+     "TensorFlow",
+     HostMemory::kMachine,
+     kSaid,
+     "a tensor on TensorFlow's device CPU, which is the machine's memory, could not be had"},
+    {"requires more system memory (",
+     "Ollama",
+     HostMemory::kMachine,
+     kSaid,
+     "Ollama does not load a model for which the machine has too little memory free"},
+    {"ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size ",
+     "llama.cpp",
+     HostMemory::kMachine,
+     kSaid,
+     "llama.cpp got no memory of the machine for the part of the model that is not on a GPU"},
+    {"failed to allocate CPU buffer of size ",
+     "llama.cpp",
+     HostMemory::kMachine,
+     kSaid,
+     "llama.cpp got no memory of the machine for the part of the model that is not on a GPU"},
+    {"unable to allocate CPU buffer",
+     "llama.cpp",
+     HostMemory::kMachine,
+     kSaid,
+     "llama.cpp got no memory of the machine for the part of the model that is not on a GPU"},
     {"Unable to allocate array with shape",
      "NumPy",
      HostMemory::kMachine,
@@ -151,7 +176,16 @@ constexpr std::string_view kDeviceSigns[] = {"CUDA out of memory",
                                              "aximum pool size exceeded",
                                              "Available memory of",
                                              "No available memory for the cache blocks",
-                                             "OOM when allocating"};
+                                             "OOM when allocating",
+                                             "Memory allocation error on worker",
+                                             "StandardGpuResources: alloc fail",
+                                             "ailed to cudaMalloc ",
+                                             "Out of memory error on GPU",
+                                             "Insufficient VRAM",
+                                             "System is out of GPU",
+                                             "Ran out of memory in memory space",
+                                             "Requested amount of GPU memory",
+                                             "Not enough memory to handle "};
 
 // Terminals break lines anywhere, and PyTorch's own behind "signal:". A run of blanks is one.
 std::string one_line(std::string_view text) {
@@ -195,6 +229,10 @@ std::size_t last_meant(std::string_view text, const HostSign& sign, HostMemory* 
   for (std::size_t at = last_of(text, sign.text); at != kNowhere;
        at = at == 0 ? kNowhere : last_of(text.substr(0, at + sign.text.size() - 1), sign.text)) {
     *which = sign.which;
+    if (sign.source == "TensorFlow" && sign.text.starts_with("OOM") &&
+        !is_tensor_on_cpu(text.substr(at, kLine))) {
+      continue;
+    }
     if (!(sign.text == "OOMKilled" && is_denied(text.substr(at + sign.text.size(), 16))) &&
         settle_by_errno(text.substr(at, kLine), which)) {
       return at;
@@ -259,6 +297,21 @@ std::optional<Bytes> requested_of(std::string_view text, std::size_t at, const H
   }
   if (sign.text.starts_with("could not allocate pinned")) {
     return size_after(line, "of size: ");
+  }
+  if (sign.source == "TensorFlow") {
+    return tensor_size(line);
+  }
+  if (sign.source == "Ollama") {
+    return size_after(line, "memory (");
+  }
+  if (sign.text.ends_with("buffer of size ")) {
+    return size_after(line, "buffer of size ");
+  }
+  if (sign.text.starts_with("unable to allocate CPU")) {
+    const std::string_view above =
+        text.substr(at > kLine ? at - kLine : 0, at > kLine ? kLine : at);
+    return size_after(above.substr(std::min(last_of(above, "buffer of size "), above.size())),
+                      "of size ");
   }
   if (sign.text.starts_with("unable to mmap")) {
     return size_after(line, "mmap ");
@@ -329,6 +382,11 @@ bool read_host_message(std::string_view text, OomMessage* message) {
   f.host.evidence.insert(f.host.evidence.begin(),
                          evidence_of(*found, which, text.substr(latest, kLine)));
   f.requested = requested_of(text, latest, *found);
+  if (const auto free = size_after(text.substr(latest, kLine), "than is available (");
+      free && f.requested) {
+    f.host.evidence.push_back("it takes " + human_bytes(*f.requested) + ", and " +
+                              human_bytes(*free) + " are available");
+  }
   message->failure = std::move(f);
   return true;
 }

@@ -69,7 +69,7 @@ bool read_nofrag_message(std::string_view text, OomMessage* message) {
     f.driver_free = size_after(one.substr(driver), "The driver has ");
     f.capacity = size_after(one.substr(driver), " of ");
   }
-  refuse_negative(one, &f);
+  refuse_unclear(one, &f);
   message->failure = std::move(f);
   read_verdict(one, message);
   return true;

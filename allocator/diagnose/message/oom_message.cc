@@ -13,7 +13,7 @@ struct Sign {
   std::string_view text;
   Moment moment;
 };
-constexpr std::array<Sign, 26> kKnownSigns = {{
+constexpr std::array<Sign, 27> kKnownSigns = {{
     {"past_key_value", Moment::kKvCache},
     {"cache_utils.py", Moment::kKvCache},
     {"cache_engine", Moment::kKvCache},
@@ -26,6 +26,7 @@ constexpr std::array<Sign, 26> kKnownSigns = {{
     {"from_pretrained", Moment::kLoading},
     {"_load_pretrained_model", Moment::kLoading},
     {"load_model", Moment::kLoading},
+    {"error loading model", Moment::kLoading},
     {"load_tensors", Moment::kLoading},
     {"load_weights", Moment::kLoading},
     {"checkpoint_loader", Moment::kLoading},
@@ -104,13 +105,19 @@ std::string plain_text(std::string_view bytes) {
   const auto starts = [&](const char* mark) {
     return bytes.substr(0, 2) == std::string_view(mark, 2);
   };
-  const auto zeros = static_cast<std::size_t>(std::count(bytes.begin(), bytes.end(), '\0'));
+  // At every second byte; at all of them a log was cut while it was written.
+  std::size_t zeros[2] = {0, 0};
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    zeros[i % 2] += bytes[i] == '\0' ? 1U : 0U;
+  }
+  const auto [fewer, more] = std::minmax(zeros[0], zeros[1]);
+  const bool wide = (fewer + more) * 4 > bytes.size() && fewer * 4 < more;
   std::string text;
   if (starts("\xff\xfe")) {
     text = narrowed(bytes, 2);
   } else if (starts("\xfe\xff")) {
     text = narrowed(bytes, 3);
-  } else if (zeros * 4 > bytes.size()) {
+  } else if (wide) {
     text = narrowed(bytes, !bytes.empty() && bytes[0] == '\0' ? 1 : 0);
   } else {
     text = std::string(bytes);
@@ -130,25 +137,51 @@ std::string plain_text(std::string_view bytes) {
   return plain;
 }
 
-void detail::refuse_negative(std::string_view message, Failure* failure) {
+void detail::refuse_unclear(std::string_view message, Failure* failure) {
   if (const std::string_view size = negative_size(message); !size.empty()) {
     failure->impossible.push_back("the text states a size below zero: " + std::string(size));
   }
+  if (const std::string_view size = ambiguous_size(message); !size.empty()) {
+    failure->impossible.push_back(
+        "a size can be read in two ways: " + std::string(size) +
+        " (write it with a point, and without a comma between thousands)");
+  }
 }
+
+namespace {
+
+bool read_device_message(std::string_view text, OomMessage* message) {
+  return detail::read_nofrag_message(text, message) || detail::read_torch_message(text, message) ||
+         detail::read_bfc_message(text, message) ||
+         detail::read_application_message(text, message) ||
+         detail::read_other_message(text, message);
+}
+
+}  // namespace
 
 OomMessage read_oom_message(std::string_view text) {
   OomMessage message;
   if (detail::read_host_message(text, &message)) {
+    detail::note_several_failures(text, &message.failure);
     return message;
   }
-  const bool known =
-      detail::read_nofrag_message(text, &message) || detail::read_torch_message(text, &message) ||
-      detail::read_bfc_message(text, &message) || detail::read_other_message(text, &message);
+  OomMessage program;
+  const bool of_program = detail::read_program_message(text, &program);
+  const bool known = of_program
+                         ? read_device_message(detail::without_program_messages(text), &message)
+                         : read_device_message(text, &message);
+  if (of_program && (!known || message.vague)) {
+    return program;
+  }
   if (!known && detail::guess_host_message(text, &message)) {
     return message;
   }
   if (known && message.failure.moment == Moment::kUnknown) {
     message.failure.moment = moment_of(text);
+  }
+  if (known) {
+    detail::note_application(text, &message.failure);
+    detail::note_several_failures(text, &message.failure);
   }
   return message;
 }

@@ -12,6 +12,8 @@ constexpr std::size_t kLongest = 6000;
 constexpr std::size_t kSentence = 600;
 
 constexpr std::string_view kNotAllocated = "failed to allocate ";
+// Of a message that does not say whose it is.
+constexpr const char* kNobodys = "CUDA";
 
 std::string_view from_last(std::string_view text, std::string_view phrase) {
   const std::size_t at = last_of(text, phrase);
@@ -43,7 +45,7 @@ bool read_cupy(std::string_view text, Failure* f) {
     }
   }
   f->source = "CuPy";
-  refuse_negative(one.substr(0, 300), f);
+  refuse_unclear(one.substr(0, 300), f);
   f->requested = size_after(one, newer ? "allocating " : "to allocate ");
   f->limit = size_after(one.substr(0, 300), newer ? "limit set to: " : "limit set to ");
   const std::optional<Bytes> held = size_after(one, newer ? "allocated so far: " : "(total ");
@@ -73,6 +75,31 @@ bool read_onnx(std::string_view text, Failure* f) {
   return true;
 }
 
+// The pool also says that its size is exceeded where it was the driver that refused it more.
+void read_rmm_limit(std::string_view pool, std::string_view any, Failure* f) {
+  // The adaptor counts what passes through it, whatever lies below.
+  const bool adaptor = pool.empty() && holds(any.substr(0, kSentence), "Exceeded memory limit");
+  const bool driver = holds(pool.substr(0, kSentence), "cudaErrorMemoryAllocation");
+  f->limit_reached = (!pool.empty() && !driver) || adaptor;
+  if (f->limit_reached) {
+    f->limit_name = adaptor ? "the allocation_limit of RMM's limiting_resource_adaptor"
+                    : holds(pool.substr(0, kSentence), "No room in arena")
+                        ? "the arena_size of RMM's arena_memory_resource"
+                        : "the maximum_pool_size of RMM's pool_memory_resource";
+  }
+}
+
+// "[A][Stream 0x1][Upstream 11136000000B][FAILURE maximum pool size exceeded: ...": of its log.
+std::optional<Bytes> rmm_logged_size(std::string_view text) {
+  const std::size_t failed = last_of(text, "][FAILURE maximum pool size exceeded");
+  if (failed == kNowhere) {
+    return std::nullopt;
+  }
+  const std::string_view line = text.substr(failed > 60 ? failed - 60 : 0, 60);
+  const std::size_t upstream = last_of(line, "[Upstream ");
+  return upstream == kNowhere ? std::nullopt : size_after(line.substr(upstream), "[Upstream ");
+}
+
 // Newer versions of RMM say how much was asked for and how large the pool may become, older ones neither.
 bool read_rmm(std::string_view text, Failure* f) {
   const std::string_view pool = from_last(text, "aximum pool size exceeded");
@@ -100,14 +127,20 @@ bool read_rmm(std::string_view text, Failure* f) {
     f->limit = next();
     f->requested = f->requested ? f->requested : next();
   }
-  // The adaptor counts what passes through it, whatever lies below.
-  const bool adaptor = pool.empty() && holds(any.substr(0, kSentence), "Exceeded memory limit");
-  f->limit_reached = !pool.empty() || adaptor;
-  if (f->limit_reached) {
-    f->limit_name = adaptor ? "the allocation_limit of RMM's limiting_resource_adaptor"
-                            : "the maximum_pool_size of RMM's pool_memory_resource";
-  }
+  f->requested = f->requested ? f->requested : rmm_logged_size(text);
+  read_rmm_limit(pool, any, f);
   return true;
+}
+
+// Ollama runs llama.cpp, and is set up in other words.
+const char* whose_llama(std::string_view text) {
+  constexpr std::string_view kOllama[] = {
+      "llama runner process", "ollama/ollama", ".ollama/models", "ollama[", "ollama |", "OLLAMA_"};
+  return std::any_of(std::begin(kOllama),
+                     std::end(kOllama),
+                     [text](std::string_view sign) { return holds(text, sign); })
+             ? "Ollama"
+             : "llama.cpp";
 }
 
 bool read_llama(std::string_view text, Failure* f) {
@@ -116,10 +149,11 @@ bool read_llama(std::string_view text, Failure* f) {
   if (failed == std::string_view::npos || !ggml) {
     return false;
   }
-  f->source = "llama.cpp";
+  f->source = whose_llama(text);
   const std::string_view line = text.substr(failed > 120 ? failed - 120 : 0, kLongest);
   f->requested = size_after(line, "allocating ");
   const std::string_view after = text.substr(failed, 1500);
+  f->vendor = holds(after, "ROCm") ? Vendor::kAmd : Vendor::kNvidia;
   if (holds(after, "kv cache") || holds(after, "KV cache") || holds(after, "kv_cache")) {
     f->moment = Moment::kKvCache;
   } else if (holds(after, "compute buffers") || holds(after, "gallocr") ||
@@ -228,6 +262,11 @@ const char* plain_source(std::string_view text) {
                 {"llama_kv_cache", "llama.cpp"},
                 {"llama_new_context", "llama.cpp"},
                 {"failed to allocate buffer for kv cache", "llama.cpp"},
+                {"llama runner process", "llama.cpp"},
+                {"unable to allocate CUDA", "llama.cpp"},
+                {"unable to allocate ROCm", "llama.cpp"},
+                {"/paddle/", "PaddlePaddle"},
+                {"paddle::", "PaddlePaddle"},
                 {"--mem-fraction-static", "SGLang"},
                 {"max_num_seqs", "vLLM"},
                 {"vllm/", "vLLM"},
@@ -250,10 +289,10 @@ const char* plain_source(std::string_view text) {
                 {"onnxruntime", "ONNX Runtime"}};
   for (const auto& known : kSigns) {
     if (holds(text, known.sign)) {
-      return known.source;
+      return known.source == std::string_view("llama.cpp") ? whose_llama(text) : known.source;
     }
   }
-  return "CUDA";
+  return kNobodys;
 }
 
 bool read_plain(std::string_view text, Failure* f) {
@@ -266,9 +305,6 @@ bool read_plain(std::string_view text, Failure* f) {
                                          "CUDA error 2",
                                          "cublas_status_alloc_failed",
                                          "CUBLAS_STATUS_ALLOC_FAILED",
-                                         "OutOfMemoryError",
-                                         "out of memory",
-                                         "Out of memory",
                                          "RESOURCE_EXHAUSTED",
                                          "OOM when allocating",
                                          "CUDNN_STATUS_ALLOC_FAILED",
@@ -279,21 +315,63 @@ bool read_plain(std::string_view text, Failure* f) {
                                          "CNMEM_STATUS_OUT_OF_MEMORY",
                                          "failed to allocate CUDA memory",
                                          "Requested amount of GPU memory",
-                                         "OutOfMemory)",
                                          "GpuRetryOOM",
                                          "GpuSplitAndRetryOOM",
                                          "failed to allocate buffer for kv cache",
                                          "failed to allocate compute buffers",
                                          "failed to allocate CUDA0 buffer",
+                                         "unable to allocate CUDA",
+                                         "unable to allocate ROCm",
                                          "increase --mem-fraction-static"};
-  const bool any =
-      std::any_of(std::begin(kSigns), std::end(kSigns), [&](auto s) { return holds(text, s); });
-  if (!any) {
+  if (std::none_of(std::begin(kSigns), std::end(kSigns), [&](auto s) { return holds(text, s); })) {
     return false;
   }
   f->source = plain_source(text);
   // XLA: "failed to allocate 71.26GiB (76514568192 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory".
   f->requested = size_after(from_last(text, kNotAllocated), kNotAllocated);
+  if (!f->requested) {
+    f->requested = tensor_size(from_last(text, "OOM when allocating tensor with shape"));
+  }
+  if (holds(text, "hipMalloc") || holds(text, "HIP out of memory") ||
+      holds(text, "to allocate ROCm")) {
+    f->vendor = Vendor::kAmd;
+  }
+  return true;
+}
+
+// Words that any program has for its memory: of a GPU's, as long as nothing says that it is another's. *vague: nothing
+// near them says that it is a GPU's, either.
+bool read_vague(std::string_view text, Failure* f, bool* vague) {
+  constexpr std::string_view kWords[] = {
+      "OutOfMemoryError", "out of memory", "Out of memory", "OutOfMemory)"};
+  constexpr std::string_view kOfGpus[] = {
+      "CUDA", "cuda", "GPU", "gpu", "HIP", "hip", "VRAM", "vram", "XPU", "MPS", "evice"};
+  constexpr std::size_t kNear = 200;
+  bool found = false;
+  bool named = false;
+  for (const std::string_view word : kWords) {
+    const std::size_t at = last_of(text, word);
+    if (at == kNowhere) {
+      continue;
+    }
+    found = true;
+    const std::size_t begin = at > kNear ? at - kNear : 0;
+    const std::string_view near = text.substr(begin, at - begin + word.size() + kNear);
+    named = named || std::any_of(std::begin(kOfGpus), std::end(kOfGpus), [near](auto s) {
+              return holds(near, s);
+            });
+  }
+  if (!found) {
+    return false;
+  }
+  f->source = plain_source(text);
+  f->requested = size_after(from_last(text, kNotAllocated), kNotAllocated);
+  *vague = !named && f->source == kNobodys;
+  if (*vague) {
+    f->notes.emplace_back(
+        "nothing near these words says that it was a GPU's memory; if it was the machine's, no GPU "
+        "allocator changes it");
+  }
   return true;
 }
 
@@ -323,7 +401,7 @@ bool read_bfc_message(std::string_view text, OomMessage* message) {
       f.cached = Bytes(0);
     }
     read_bfc_stats(text, &f);
-    refuse_negative(one.substr(0, 300), &f);
+    refuse_unclear(one.substr(0, 300), &f);
     message->failure = std::move(f);
     return true;
   }
@@ -338,12 +416,17 @@ bool read_other_message(std::string_view text, OomMessage* message) {
                            read_vllm,
                            read_vllm_cache,
                            read_nvml_assert,
+                           read_triton_warning,
                            read_plain}) {
     Failure f;
     if (read(text, &f)) {
       message->failure = std::move(f);
       return true;
     }
+  }
+  if (Failure f; read_vague(text, &f, &message->vague)) {
+    message->failure = std::move(f);
+    return true;
   }
   return false;
 }

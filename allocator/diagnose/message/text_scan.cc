@@ -21,7 +21,7 @@ bool is_letter(char c) {
 
 // 2^exponent; a word that is no unit counts as bytes.
 double unit_of(std::string_view word) {
-  constexpr std::array<std::pair<std::string_view, int>, 12> kUnits = {{{"KiB", 10},
+  constexpr std::array<std::pair<std::string_view, int>, 15> kUnits = {{{"KiB", 10},
                                                                         {"MiB", 20},
                                                                         {"GiB", 30},
                                                                         {"TiB", 40},
@@ -32,13 +32,91 @@ double unit_of(std::string_view word) {
                                                                         {"kB", 10},
                                                                         {"K", 10},
                                                                         {"M", 20},
-                                                                        {"G", 30}}};
+                                                                        {"G", 30},
+                                                                        {"Kb", 10},
+                                                                        {"Mb", 20},
+                                                                        {"Gb", 30}}};
   for (const auto& [name, exponent] : kUnits) {
     if (word == name) {
       return std::ldexp(1.0, exponent);
     }
   }
   return 1.0;
+}
+
+struct Number {
+  double value = 0;
+  std::size_t length = 0;
+  std::size_t digits = 0;
+};
+
+// Digits, points and commas, of which the last one has a digit behind it.
+std::string_view number_token(std::string_view text) {
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (is_digit(text[i])) {
+      end = i + 1;
+    } else if ((text[i] != '.' && text[i] != ',') || (i > 0 && !is_digit(text[i - 1]))) {
+      break;
+    }
+  }
+  return text.substr(0, end);
+}
+
+// "1.073.741", "1,073,741" and "1,073,741.5": three digits between one sign and the next, and behind the last one.
+bool in_groups(std::string_view token, char sign) {
+  constexpr std::size_t kGroup = 3;
+  const std::size_t first = token.find(sign);
+  if (first == 0 || first > kGroup) {
+    return false;
+  }
+  for (std::size_t at = first; at != kNowhere; at = token.find(sign, at + 1)) {
+    const std::size_t next = token.find_first_not_of("0123456789", at + 1);
+    if ((next == kNowhere ? token.size() : next) - at - 1 != kGroup) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Which sign stands before the fraction; 0: none does, and both only part groups. A lone comma before three digits parts
+// groups, before any other number of digits it is the decimal sign of the language that the text was printed in.
+char decimal_sign(std::string_view token) {
+  const auto points = std::count(token.begin(), token.end(), '.');
+  const auto commas = std::count(token.begin(), token.end(), ',');
+  if (points > 0 && commas > 0) {
+    const char last = token[token.find_last_of(".,")];
+    const bool once = (last == '.' ? points : commas) == 1;
+    return once && in_groups(token.substr(0, token.rfind(last)), last == '.' ? ',' : '.') ? last
+                                                                                          : '.';
+  }
+  if (commas == 1) {
+    return in_groups(token, ',') && !token.starts_with("0,") ? '\0' : ',';
+  }
+  return points > 1 && in_groups(token, '.') ? '\0' : '.';
+}
+
+Number number_at(std::string_view text) {
+  const std::string_view token = number_token(text);
+  if (token.starts_with(',')) {
+    return {};
+  }
+  const char decimal = decimal_sign(token);
+  Number number;
+  double place = 0;
+  for (const char c : token) {
+    if (is_digit(c)) {
+      ++number.digits;
+      number.value = place > 0 ? number.value + place * (c - '0') : 10 * number.value + (c - '0');
+      place /= 10;
+    } else if (c == decimal && place <= 0) {
+      place = 0.1;
+    } else if (c == decimal || place > 0) {
+      break;
+    }
+    ++number.length;
+  }
+  return number;
 }
 
 }  // namespace
@@ -48,32 +126,12 @@ std::optional<Bytes> size_at(std::string_view text) {
   while (i < text.size() && is_space(text[i])) {
     ++i;
   }
-  double value = 0;
-  double place = 0;
-  std::size_t digits = 0;
+  const Number number = number_at(text.substr(i));
   constexpr std::size_t kMostDigits = 24;
-  for (; i < text.size() && digits <= kMostDigits; ++i) {
-    const char c = text[i];
-    if (is_digit(c)) {
-      ++digits;
-      if (place > 0) {
-        value += place * (c - '0');
-        place /= 10;
-      } else {
-        value = 10 * value + (c - '0');
-      }
-    } else if (c == '.' && place <= 0 && i + 1 < text.size() && is_digit(text[i + 1])) {
-      place = 0.1;
-    } else if (c == ',' && place <= 0 && digits > 0 && i + 1 < text.size() &&
-               is_digit(text[i + 1])) {
-      continue;
-    } else {
-      break;
-    }
-  }
-  if (digits == 0 || digits > kMostDigits) {
+  if (number.digits == 0 || number.digits > kMostDigits) {
     return std::nullopt;
   }
+  i += number.length;
   // "139. MiB": how numpy prints three digits.
   if (text.substr(i, 2) == ". " && i + 2 < text.size() && is_letter(text[i + 2]) &&
       text.substr(i + 3, 2) == "iB") {
@@ -86,7 +144,7 @@ std::optional<Bytes> size_at(std::string_view text) {
   while (end < text.size() && is_letter(text[end])) {
     ++end;
   }
-  const double bytes = value * unit_of(text.substr(i, end - i));
+  const double bytes = number.value * unit_of(text.substr(i, end - i));
   constexpr double kMost = 9e18;  // exabytes: nothing that was meant as a size of memory
   if (!(bytes < kMost)) {
     return std::nullopt;
@@ -116,6 +174,63 @@ std::optional<Bytes> size_before(std::string_view text, std::string_view phrase)
   return size_at(text.substr(at));
 }
 
+std::optional<Bytes> tensor_size(std::string_view text) {
+  constexpr std::pair<std::string_view, std::uint64_t> kTypes[] = {{"float", 4},
+                                                                   {"double", 8},
+                                                                   {"half", 2},
+                                                                   {"bfloat16", 2},
+                                                                   {"int64", 8},
+                                                                   {"int32", 4},
+                                                                   {"int16", 2},
+                                                                   {"int8", 1},
+                                                                   {"uint8", 1},
+                                                                   {"bool", 1},
+                                                                   {"complex64", 8},
+                                                                   {"uint16", 2},
+                                                                   {"uint32", 4},
+                                                                   {"uint64", 8}};
+  constexpr std::string_view kType = "] and type ";
+  text = text.substr(0, 300);
+  const std::size_t open = text.find('[');
+  const std::size_t close = text.find(kType);
+  if (open == kNowhere || close == kNowhere || close < open) {
+    return std::nullopt;
+  }
+  const std::string_view type = text.substr(close + kType.size());
+  for (const auto& [name, width] : kTypes) {
+    if (type.substr(0, name.size()) != name ||
+        is_letter(type.substr(name.size(), 1).empty() ? ' ' : type[name.size()])) {
+      continue;
+    }
+    double bytes = static_cast<double>(width);
+    for (std::size_t at = open + 1; at < close;) {
+      const std::size_t end = std::min(text.find(',', at), close);
+      const std::string_view side = text.substr(at, end - at);
+      if (side.find_first_not_of("0123456789") != kNowhere || side.empty()) {
+        return std::nullopt;
+      }
+      bytes *= static_cast<double>(size_at(side).value_or(Bytes(0)).count());
+      at = end + 1;
+    }
+    constexpr double kMost = 9e18;
+    return bytes < kMost ? std::optional<Bytes>(Bytes(static_cast<std::uint64_t>(bytes)))
+                         : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+bool is_tensor_on_cpu(std::string_view text) {
+  constexpr std::string_view kAllocator = "by allocator ";
+  constexpr std::size_t kWithoutOne = 200;
+  const std::size_t by = text.find(kAllocator);
+  if (by == kNowhere) {
+    return holds(text.substr(0, kWithoutOne), "device:CPU:");
+  }
+  const std::string_view name = text.substr(by + kAllocator.size());
+  return holds(text.substr(0, by), "device:CPU:") || name.starts_with("cpu") ||
+         name.starts_with("mklcpu");
+}
+
 // A minus is one only at the start of a word, and the number a size only with a unit behind it.
 std::string_view negative_size(std::string_view text) {
   constexpr std::string_view kBefore = " \t\r\n(:=";
@@ -137,6 +252,31 @@ std::string_view negative_size(std::string_view text) {
     for (const std::string_view unit : kUnits) {
       if (text.substr(end, stop - end) == unit) {
         return text.substr(at, stop - at);
+      }
+    }
+  }
+  return {};
+}
+
+// Of GiB and TiB nobody has thousands, and nearly nobody prints three digits behind the sign.
+std::string_view ambiguous_size(std::string_view text) {
+  constexpr std::string_view kUnits[] = {"GiB", "GB", "TiB", "TB"};
+  for (std::size_t at = text.find(','); at != kNowhere; at = text.find(',', at + 1)) {
+    std::size_t begin = at;
+    while (begin > 0 &&
+           (is_digit(text[begin - 1]) || text[begin - 1] == '.' || text[begin - 1] == ',')) {
+      --begin;
+    }
+    const std::string_view token = number_token(text.substr(begin));
+    if (std::count(token.begin(), token.end(), ',') != 1 || holds(token, ".") ||
+        !in_groups(token, ',') || token.starts_with("0,")) {
+      continue;
+    }
+    std::size_t unit = begin + token.size();
+    unit += text.substr(unit, 1) == " " ? 1U : 0U;
+    for (const std::string_view name : kUnits) {
+      if (text.substr(unit, name.size()) == name) {
+        return text.substr(begin, unit + name.size() - begin);
       }
     }
   }

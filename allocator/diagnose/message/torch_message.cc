@@ -232,7 +232,7 @@ bool read_torch_message(std::string_view text, OomMessage* message) {
     const std::string one = unwrapped(text.substr(mps ? tried - back : tried, kLongestParagraph));
     f.vendor = vendor_of(before(mps ? kMpsNumbers : kName), one);
     f.requested = size_after(one, kTried);
-    refuse_negative(std::string_view(one).substr(0, kLongestSentences), &f);
+    refuse_unclear(std::string_view(one).substr(0, kLongestSentences), &f);
     if (mps) {
       read_mps(one, &f);
     } else if (holds(one, "has a total capac")) {

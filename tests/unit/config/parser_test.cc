@@ -106,7 +106,13 @@ TEST(ParseOptions, ProblemsNameTheKeyAndTheWayOut) {
       {"limit", "\"limit\" has no value (write key:value)"},
       {",,:", "\":\" names no option (write key:value)"},
       {"limit:", "option limit: \"\" is not a size (write 4096B, 512KiB, 500MiB or 24GiB)"},
-      {"limit:24GB", "option limit: \"24GB\" is not a size (write 4096B, 512KiB, 500MiB or 24GiB)"},
+      {"limit:24GB",
+       "option limit: \"24GB\" is not a size (write 24GiB, or 24000000000B for decimal units)"},
+      {"limit:1.5g",
+       "option limit: \"1.5g\" is not a size (write 1.5GiB, or 1500000000B for decimal units)"},
+      {"limit:0.0001kb", "option limit: \"0.0001kb\" is not a size (write 0.0001KiB)"},
+      {"limit:24GBs",
+       "option limit: \"24GBs\" is not a size (write 4096B, 512KiB, 500MiB or 24GiB)"},
       {"limit:-1", "option limit: \"-1\" is not a size (write 4096B, 512KiB, 500MiB or 24GiB)"},
       {"handle_size:2GiB", "option handle_size: \"2GiB\" is outside 0B to 1GiB"},
       {"max_aliases:0", "option max_aliases: \"0\" is outside 1 to 64"},
@@ -143,6 +149,19 @@ TEST(ParseOptions, ProblemsNameTheKeyAndTheWayOut) {
     ASSERT_EQ(parsed.problems.size(), 1U) << bad.text;
     EXPECT_EQ(parsed.problems[0], bad.problem);
     EXPECT_TRUE(parsed.given.none()) << bad.text;
+  }
+}
+
+TEST(ParseOptions, ADecimalCommaIsNamed) {
+  const Parsed parsed = parse("rdma:false,limit:1,5GiB");
+  EXPECT_FALSE(parsed.good);
+  ASSERT_EQ(parsed.problems.size(), 1U);
+  EXPECT_EQ(parsed.problems[0], "\"5GiB\" has no value (write limit:1.5GiB: a comma ends an item)");
+  EXPECT_EQ(no_size("1,5GiB"), "\"1,5GiB\" is not a size (write 1.5GiB: a size takes no comma)");
+  EXPECT_EQ(no_size("1,024MiB"),
+            "\"1,024MiB\" is not a size (write 1024MiB or 1.024MiB: a size takes no comma)");
+  for (const char* text : {"", ",", "1,2,3GiB", "1,GiBs", "-1GB", "GB", "x,5GiB"}) {
+    EXPECT_NE(no_size(text).find("24GiB"), std::string::npos) << text;
   }
 }
 

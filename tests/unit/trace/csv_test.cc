@@ -83,6 +83,40 @@ struct BadCsv {
   bool whole = false;
 };
 
+TEST(CsvHeader, WhatItLacksIsNamed) {
+  const std::string header = "the header 'time_us,op,id,size,stream'";
+  const std::pair<const char*, std::string> cases[] = {
+      {"time,op,id,size,stream", ": there is no column 'time_us' (the nearest is 'time')"},
+      {"time_us,op,id,bytes,stream\n1,a,2,3,0",
+       ": there is no column 'size' (the nearest is 'bytes')"},
+      {"timestamp,operation,ptr,size,stream",
+       ": there is no column 'time_us' (the nearest is 'timestamp'), there is no column 'op' (the "
+       "nearest is 'operation'), there is no column 'id' (the nearest is 'ptr')"},
+      {"time_us,op,id,sze,stream", ": there is no column 'size' (the nearest is 'sze')"},
+      {"time_us,op,id,size", ": there is no column 'stream'"},
+      {"time_us,op,id,size,stream,device", ": there is one too many, 'device'"},
+      {"time_us;op;id;size;stream", ": the columns are parted by commas"},
+      {"op,id,size,stream,time_us", ": the columns stand in this order"},
+      {"Time_us, Op, \"Id\", Size, Stream\r",
+       ": in these small letters, without spaces and quotes"},
+      {"0,a,1,1024,0", " above the first event"},
+      {"0.5,f,1,1024", " above the first event"}};
+  for (const auto& [line, problem] : cases) {
+    EXPECT_EQ(csv_header_problem(line), header + problem) << line;
+  }
+  for (const std::string& line : {std::string(),
+                                  std::string(",,,,"),
+                                  std::string("Thread,Time,Action,Pointer,Size,Streams"),
+                                  std::string("the size of the stream"),
+                                  std::string("name,price"),
+                                  std::string(10000, ',')}) {
+    const std::string problem = csv_header_problem(line);
+    EXPECT_TRUE(problem.empty() || problem.starts_with(header)) << line;
+  }
+  EXPECT_EQ(csv_header_problem("the size of the stream"), "");
+  EXPECT_EQ(csv_header_problem("name,price"), "");
+}
+
 class BadCsvTest : public testing::TestWithParam<BadCsv> {};
 
 TEST_P(BadCsvTest, IsRefusedWithPlaceAndExpectation) {

@@ -1,0 +1,203 @@
+#include "cli/run/variables.h"
+
+#include <elf.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include <fmt/format.h>
+
+#include "base/nearest_name.h"
+#include "cli/printable.h"
+#include "config/conf_items.h"
+#include "config/option_table.h"
+#include "config/parser.h"
+#include "runtime/environment.h"
+#include "runtime/tracing.h"
+
+namespace nofrag {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "NOFRAG_";
+constexpr std::array<std::string_view, 7> kKnown = {
+    "CONF", "LIBRARY", "LOG", "METRICS", "STATS", "TORCH", "TRACE"};
+constexpr std::array<std::string_view, 3> kTorchValues = {"0", "1", "hooks"};
+
+std::string lower(std::string_view text) {
+  std::string low(text);
+  std::transform(low.begin(), low.end(), low.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return low;
+}
+
+std::vector<std::string_view> option_keys() {
+  std::vector<std::string_view> keys;
+  keys.reserve(kOptionCount);
+  for (std::size_t i = 0; i < kOptionCount; ++i) {
+    keys.push_back(option_key(static_cast<OptionId>(i)));
+  }
+  return keys;
+}
+
+// NOFRAG_LIMIT=20GiB is how some would write NOFRAG_CONF=limit:20GiB.
+std::string unknown_variable(std::string_view rest) {
+  const std::string low = lower(rest);
+  for (const std::string_view known : kKnown) {
+    if (lower(known) == low) {
+      return fmt::format("nofrag knows no such variable; did you mean {}{}?", kPrefix, known);
+    }
+  }
+  const std::vector<std::string_view> keys = option_keys();
+  std::string text = "nofrag knows no such variable";
+  if (std::find(keys.begin(), keys.end(), low) != keys.end()) {
+    return text + fmt::format("; {0} is an option: write NOFRAG_CONF={0}:VALUE", low);
+  }
+  if (const std::string_view near = nearest_name(rest, kKnown); !near.empty()) {
+    text += fmt::format("; did you mean {}{}?", kPrefix, near);
+  } else if (const std::string_view key = nearest_name(low, keys); !key.empty()) {
+    text += fmt::format("; did you mean the option {0}, NOFRAG_CONF={0}:VALUE?", key);
+  }
+  return text +
+         fmt::format(" (known: {}{})", kPrefix, fmt::join(kKnown, fmt::format(", {}", kPrefix)));
+}
+
+std::string value_problem(std::string_view rest, const std::string& value) {
+  Options options;
+  std::vector<std::string> problems;
+  if (value.empty()) {
+    return {};
+  }
+  if (rest == "TORCH") {
+    return torch_problem(value);
+  }
+  if (rest == "LIBRARY") {
+    return library_problem(value);
+  }
+  if (rest == "CONF") {
+    parse_options(value, &options, &problems);
+    check_limit(options, &problems);
+  } else if (rest == "TRACE") {
+    parse_trace_spec(value, &options, &problems);
+  } else {
+    parse_option(lower(rest), value, &options, &problems);
+  }
+  if (problems.empty() && !options.trace.empty() && fs::path(options.trace).is_absolute()) {
+    problems.push_back(recording_problem(options.trace));
+  }
+  if (problems.empty() || problems.front().empty()) {
+    problems = {metrics_problem(options.metrics)};
+  }
+  return fmt::format("{}", fmt::join(problems, "; "));
+}
+
+std::string folder_problem(const fs::path& folder) {
+  std::error_code error;
+  if (folder.string().find('%') != std::string::npos) {
+    return {};  // it is named when the program runs
+  }
+  if (!fs::is_directory(folder, error)) {
+    return fmt::format("there is no folder {}; make it first", folder.string());
+  }
+  return ::access(folder.c_str(), W_OK | X_OK) != 0
+             ? fmt::format("the folder {} may not be written", folder.string())
+             : std::string();
+}
+
+}  // namespace
+
+std::vector<Variable> own_variables() {
+  std::vector<Variable> found;
+  for (const auto& [name, value] : environment_with(kPrefix)) {
+    Variable variable{name, value, false, {}};
+    const std::string_view rest = std::string_view(name).substr(kPrefix.size());
+    variable.known = std::string_view(name).starts_with(kPrefix) &&
+                     std::find(kKnown.begin(), kKnown.end(), rest) != kKnown.end();
+    variable.problem = variable.known ? value_problem(rest, value) : unknown_variable(rest);
+    if (!variable.known || !value.empty()) {
+      found.push_back(std::move(variable));
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const Variable& a, const Variable& b) {
+    return a.name < b.name;
+  });
+  return found;
+}
+
+std::string torch_problem(std::string_view value) {
+  const std::string_view word = trim_spaces(value);
+  if (word.empty() ||
+      std::find(kTorchValues.begin(), kTorchValues.end(), word) != kTorchValues.end()) {
+    return {};
+  }
+  const std::string low = lower(word);
+  const bool yes = low == "true" || low == "yes" || low == "on";
+  const bool no = low == "false" || low == "no" || low == "off";
+  const std::string_view near = yes               ? "1"
+                                : no              ? "0"
+                                : word.size() > 2 ? nearest_name(word, kTorchValues)
+                                                  : "";
+  return fmt::format(
+      "{} is not one of 1 (nofrag), hooks (nofrag through the C hooks) and 0 (PyTorch's own){}",
+      quoted(word),
+      near.empty() ? std::string() : fmt::format("; did you mean {}?", near));
+}
+
+// The loader would say that it ignores what it cannot preload, and run the program without.
+std::string library_problem(const std::string& path) {
+  std::error_code failed;
+  if (!fs::is_regular_file(path, failed)) {
+    return fmt::format(
+        "names {}, which {}", path, fs::exists(path, failed) ? "is no file" : "does not exist");
+  }
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  Elf64_Ehdr header{};
+  const bool elf =
+      bytes.size() > sizeof header && bytes.starts_with(std::string_view(ELFMAG, SELFMAG));
+  if (elf) {
+    std::memcpy(&header, bytes.data(), sizeof header);
+  }
+  if (!elf || header.e_type != ET_DYN || header.e_ident[EI_CLASS] != ELFCLASS64) {
+    return fmt::format("names {}, which is no shared library (of 64 bits)", path);
+  }
+  return bytes.find("nofrag_init") == std::string::npos
+             ? fmt::format("names {}, which is a shared library, and not libnofrag.so", path)
+             : std::string();
+}
+
+std::string recording_problem(const std::string& trace) {
+  std::error_code error;
+  if (trace.empty() || trace == "off") {
+    return {};
+  }
+  if (trace == "-") {
+    return "a recording is a file, and never standard output; name one (or ./-)";
+  }
+  if (fs::is_directory(trace, error)) {
+    return fmt::format("{} is a folder; name a file in it", trace);
+  }
+  return folder_problem(fs::absolute(trace).parent_path());
+}
+
+std::string metrics_problem(const std::string& place) {
+  constexpr std::string_view kFile = "file:";
+  std::error_code error;
+  if (!place.starts_with(kFile)) {
+    return {};
+  }
+  const std::string file = place.substr(kFile.size());
+  if (fs::is_directory(file, error)) {
+    return fmt::format("{} is a folder; name a file in it", file);
+  }
+  return folder_problem(fs::absolute(file).parent_path());
+}
+
+}  // namespace nofrag

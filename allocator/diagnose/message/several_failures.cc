@@ -1,0 +1,198 @@
+// How many failures of GPU memory a text tells of, and which of them a verdict is about. One failure is told again and
+// again (a traceback, a log line, the program around it): the same words with the same numbers are one.
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "diagnose/message/oom_message.h"
+#include "diagnose/message/text_scan.h"
+
+namespace nofrag::detail {
+namespace {
+
+constexpr std::size_t kWords = 110;
+constexpr std::size_t kMessage = 600;
+constexpr std::size_t kNear = 3000;
+constexpr std::size_t kMostTold = 10'000;
+constexpr std::size_t kQuote = 200;
+
+// Where a message begins, and what stands in it before the size that was asked for.
+struct Headline {
+  std::string_view text;
+  std::string_view size;
+};
+constexpr auto kHeadlines = std::to_array<Headline>({
+    {"Tried to allocate", "allocate"},
+    {"nofrag: out of memory", "tried to allocate "},
+    {"Out of memory allocating ", "allocating "},
+    {"Out of memory while trying to allocate ", "to allocate "},
+    {"Failed to allocate request for ", "request for "},
+    {"ran out of memory trying to allocate ", "to allocate "},
+    {"OOM when allocating tensor with shape", ""},
+    {"aximum pool size exceeded", "failed to allocate "},
+    {"cudaMalloc failed: out of memory", ""},
+    {"CUDA error: out of memory", ""},
+    {"CUBLAS_STATUS_ALLOC_FAILED", ""},
+    {"Failed to allocate memory for requested buffer of size ", "of size "},
+    {"Memory allocation error on worker ", "- Requested memory: "},
+    {"StandardGpuResources: alloc fail", " size "},
+    {"ailed to cudaMalloc ", "cudaMalloc "},
+    {"Out of memory error on GPU ", "Cannot allocate "},
+    {"Requested amount of GPU memory (", "memory ("},
+    {"Insufficient VRAM", ""},
+    {"System is out of GPU", ""},
+    {"Ran out of memory in memory space ", "Used "},
+});
+
+struct Told {
+  std::size_t at = 0;
+  std::size_t headline = 0;
+  std::string words;
+  std::optional<Bytes> size;
+};
+
+// A line, its blanks made one: where a terminal breaks it differs from one time to the next.
+std::string words_from(std::string_view text, std::size_t at) {
+  const std::string_view line = text.substr(at, std::min(kWords, text.find('\n', at) - at));
+  std::string words;
+  for (const char c : line) {
+    const bool blank = c == ' ' || c == '\t' || c == '\r';
+    if (!blank || (!words.empty() && words.back() != ' ')) {
+      words.push_back(blank ? ' ' : c);
+    }
+  }
+  return words;
+}
+
+std::optional<Bytes> size_in(std::string_view text, std::size_t at, const Headline& headline) {
+  if (headline.text.starts_with("OOM")) {
+    return tensor_size(text.substr(at));
+  }
+  if (headline.text.starts_with("cudaMalloc")) {
+    const std::string_view line = text.substr(at > 80 ? at - 80 : 0, at > 80 ? 80 : at);
+    const std::size_t phrase = last_of(line, "allocating ");
+    return phrase == kNowhere ? std::nullopt : size_after(line.substr(phrase), "allocating ");
+  }
+  return headline.size.empty() ? std::nullopt
+                               : size_after(text.substr(at, kMessage), headline.size);
+}
+
+// The same words of what is no failure, or is told in other words as well.
+bool is_none(std::string_view text, std::size_t at, const Headline& headline) {
+  if (headline.text.starts_with("ran out")) {
+    return holds(text.substr(at, 300), "not a failure");
+  }
+  if (headline.text.starts_with("OOM")) {
+    return is_tensor_on_cpu(text.substr(at, 300)) || holds(text, "ran out of memory trying to");
+  }
+  return headline.text.starts_with("aximum") && at > 9 && text.substr(at - 9, 9) == "FAILURE m";
+}
+
+bool alike(const std::optional<Bytes>& a, const std::optional<Bytes>& b) {
+  if (!a || !b) {
+    return false;
+  }
+  const std::uint64_t less = std::min(a->count(), b->count());
+  const std::uint64_t more = std::max(a->count(), b->count());
+  return more - less <= more / 100;
+}
+
+bool is_same(const Told& before, const Told& next) {
+  if (before.headline == next.headline) {
+    return alike(before.size, next.size) &&
+           (before.words.starts_with(next.words) || next.words.starts_with(before.words));
+  }
+  return alike(before.size, next.size) ||
+         ((!before.size || !next.size) && next.at - before.at < kNear);
+}
+
+std::vector<Told> failures_in_order(std::string_view text) {
+  std::vector<Told> all;
+  for (std::size_t i = 0; i < kHeadlines.size(); ++i) {
+    const Headline& headline = kHeadlines[i];
+    for (std::size_t at = text.find(headline.text); at != kNowhere && all.size() < kMostTold;
+         at = text.find(headline.text, at + 1)) {
+      if (!is_none(text, at, headline)) {
+        all.push_back({at, i, words_from(text, at), size_in(text, at, headline)});
+      }
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const Told& a, const Told& b) { return a.at < b.at; });
+  std::vector<Told> told;
+  std::set<std::string> seen;
+  for (Told& one : all) {
+    if (!seen.insert(one.words + "/" + (one.size ? std::to_string(one.size->count()) : ""))
+             .second) {
+      continue;
+    }
+    if (!told.empty() && is_same(told.back(), one)) {
+      told.back().size = told.back().size ? told.back().size : one.size;
+      continue;
+    }
+    told.push_back(std::move(one));
+  }
+  return told;
+}
+
+// The line in which it stands, as far as it can be quoted.
+std::string quoted(std::string_view text, std::size_t at) {
+  const std::size_t line = at == 0 ? kNowhere : last_of(text.substr(0, at), "\n");
+  std::size_t begin = line == kNowhere ? 0 : line + 1;
+  begin = std::max(begin, at > kQuote / 2 ? at - kQuote / 2 : 0);
+  std::size_t end = std::min(text.find('\n', at), text.size());
+  const bool cut = end - begin > kQuote;
+  end = std::min(end, begin + kQuote);
+  // Not within a letter of several bytes.
+  const auto within = [text](std::size_t place) {
+    return place < text.size() && (static_cast<unsigned char>(text[place]) & 0xC0U) == 0x80U;
+  };
+  while (within(begin) && begin < end) {
+    ++begin;
+  }
+  while (within(end) && end > begin) {
+    --end;
+  }
+  std::string_view words = text.substr(begin, end - begin);
+  const std::size_t first = words.find_first_not_of(" \t\r");
+  words.remove_prefix(first == kNowhere ? words.size() : first);
+  words = words.substr(0, words.find_last_not_of(" \t\r") + 1);
+  return "\"" + std::string(words) + (cut ? " ..." : "") + "\"";
+}
+
+}  // namespace
+
+void note_several_failures(std::string_view text, Failure* failure) {
+  const std::vector<Told> told = failures_in_order(text);
+  if (failure->host_memory) {
+    if (!told.empty()) {
+      failure->notes.push_back("the text also tells of GPU memory that ran out, before that: " +
+                               quoted(text, told.front().at));
+    }
+    return;
+  }
+  if (told.size() < 2) {
+    return;
+  }
+  std::size_t number = told.size();
+  for (std::size_t i = told.size(); i > 0; --i) {
+    if (alike(told[i - 1].size, failure->requested)) {
+      number = i;
+      break;
+    }
+  }
+  const bool more = told.size() >= kMostTold / 2;  // then not all of them were looked at
+  std::string note = "the text tells of " + std::string(more ? "at least " : "") +
+                     std::to_string(told.size()) + " failures of GPU memory; this is " +
+                     (more                    ? std::string("one of the last")
+                      : number == told.size() ? std::string("the last")
+                                              : "number " + std::to_string(number));
+  if (number > 1) {
+    note += "; the first, which mostly is the cause of those behind it, reads " +
+            quoted(text, told.front().at);
+  }
+  failure->notes.push_back(note);
+}
+
+}  // namespace nofrag::detail

@@ -1,0 +1,109 @@
+// Texts with more than one failure: how many there are, which one is told, and how the first one reads.
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "diagnose/classify.h"
+#include "diagnose/message/text_scan.h"
+#include "message_reading.h"
+
+namespace nofrag {
+namespace {
+
+std::string torch_failure(const std::string& requested,
+                          const std::string& gpu = "0",
+                          const std::string& free = "1.00 GiB") {
+  return "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate " + requested + ". GPU " +
+         gpu + " has a total capacity of 24.00 GiB of which " + free +
+         " is free. Of the allocated memory 17.00 GiB is allocated by PyTorch, and 5.00 GiB is "
+         "reserved by PyTorch but unallocated.\n";
+}
+
+bool counted(const std::string& text) {
+  return says(classify(failure_in(text)).evidence, "failures of GPU memory");
+}
+
+TEST(Several, TheLastIsToldAndTheFirstOneQuoted) {
+  const std::string text = "[rank0] step 7\n" + torch_failure("6.00 GiB") + "retrying\n" +
+                           torch_failure("2.00 GiB") + "epoch 2\n" +
+                           torch_failure("3.00 GiB", "1", "12.00 MiB");
+  const Failure f = failure_in(text);
+  EXPECT_EQ(f.requested, 3 * kGiB);
+  const Diagnosis d = classify(f);
+  EXPECT_TRUE(says(d.evidence, "the text tells of 3 failures of GPU memory; this is the last"));
+  EXPECT_TRUE(says(d.evidence, "CUDA out of memory. Tried to allocate 6.00 GiB"));
+  EXPECT_FALSE(says(d.evidence, "2.00 GiB. GPU"));
+}
+
+TEST(Several, OneThatIsToldAgainIsOne) {
+  const std::string one = torch_failure("2.00 GiB");
+  EXPECT_FALSE(counted(one));
+  EXPECT_FALSE(counted(one +
+                       "\nDuring handling of the above exception, another exception occurred:\n" +
+                       "ERROR 12:01 worker 3: " + one));
+  // Broken elsewhere the second time, and told once more without numbers.
+  std::string broken = one;
+  broken.replace(broken.find("of which"), 1, "\no");
+  EXPECT_FALSE(counted(one + broken + "RuntimeError: CUDA error: out of memory\n"));
+  EXPECT_FALSE(counted(
+      "[A][Stream 0x1][Upstream 11136000000B][FAILURE maximum pool size exceeded: Not enough room "
+      "to "
+      "grow, current/max/try size = 78.000000 GiB, 78.000000 GiB, 10.371208 GiB]\nstd::bad_alloc: "
+      "out_of_memory: RMM failure at:/x/pool.cpp:73: Maximum pool size exceeded (failed to "
+      "allocate "
+      "10.371208 GiB): Not enough room to grow"));
+  EXPECT_FALSE(counted(
+      "W bfc_allocator.cc:290] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.25GiB "
+      "with freed_by_count=0. The caller indicates that this is not a failure, but this may mean "
+      "that there could be performance gains\nAllocator (GPU_0_bfc) ran out of memory trying to "
+      "allocate 256.0KiB (rounded to 262144)\nResourceExhaustedError: OOM when allocating tensor "
+      "with "
+      "shape[3,3,512,1024] and type float on device:GPU:0 by allocator GPU_0_bfc"));
+}
+
+TEST(Several, RetriesOfLlamaCpp) {
+  const Failure f = failure_in(
+      "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 5030.00 MiB on device 0: cudaMalloc "
+      "failed: out of memory\nggml_gallocr_reserve_n: failed to allocate CUDA0 buffer of size "
+      "5274339328\nggml_backend_cuda_buffer_type_alloc_buffer: allocating 2952.66 MiB on device 0: "
+      "cudaMalloc failed: out of memory\nggml_gallocr_reserve_n: failed to allocate CUDA0 buffer "
+      "of "
+      "size 3096088576\n");
+  EXPECT_EQ(f.requested, size_at("2952.66 MiB"));
+  EXPECT_TRUE(says(classify(f).evidence, "2 failures of GPU memory; this is the last"));
+  EXPECT_TRUE(says(classify(f).evidence, "allocating 5030.00 MiB on device 0"));
+}
+
+TEST(Several, WhichOneOfTwoAllocators) {
+  // The one with numbers is told; it was the first.
+  const Failure f =
+      failure_in(torch_failure("2.00 GiB") +
+                 "later\nfaiss: StandardGpuResources: alloc fail type FlatData dev 0 "
+                 "space Device stream 0 size 1610612736 bytes (cudaMalloc error out of "
+                 "memory [2])");
+  EXPECT_EQ(f.source, "PyTorch");
+  EXPECT_TRUE(says(classify(f).evidence, "2 failures of GPU memory; this is number 1"));
+  EXPECT_FALSE(says(classify(f).evidence, "reads"));
+}
+
+TEST(Several, AGpusFailureBeforeTheMachinesIsSaid) {
+  const Failure f = failure_in(torch_failure("2.00 GiB") +
+                               "Out of memory: Killed process 4242 (python) total-vm:1kB");
+  EXPECT_TRUE(f.host_memory);
+  EXPECT_TRUE(says(classify(f).evidence, "also tells of GPU memory that ran out"));
+  EXPECT_TRUE(says(classify(f).evidence, "Tried to allocate 2.00 GiB"));
+}
+
+TEST(Several, CutAnywhereNothingCrashes) {
+  const std::string text = torch_failure("6.00 GiB") + "\xC3\xA4 " + torch_failure("2.00 GiB") +
+                           "OOM when allocating tensor with shape[1] and type float\n";
+  for (std::size_t from = 0; from < text.size(); from += 7) {
+    for (std::size_t length = 0; from + length <= text.size(); length += 3) {
+      const Diagnosis d = classify(failure_in(std::string_view(text).substr(from, length)));
+      ASSERT_TRUE(d.confidence >= 0 && d.confidence <= 1);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nofrag
