@@ -50,8 +50,8 @@ bool DeviceAllocator::Impl::within_soft_limit(Bytes more, Bytes request) const {
   // Up to one handle more whatever the slack, so that a small job does not grow granule by granule; but
   // never more than the job itself: one of a megabyte must not hold sixteen.
   const Bytes floor = std::min(tuning.handle, peak);
-  const auto share =
-      Bytes(static_cast<std::uint64_t>(static_cast<double>(peak.count()) * tuning.slack));
+  const double part = tight && !streams.several() ? tuning.slack_when_tight : tuning.slack;
+  const auto share = Bytes(static_cast<std::uint64_t>(static_cast<double>(peak.count()) * part));
   const Bytes slack = std::max({floor, share, small_job_slack(tuning, capacity(), peak)});
   return physical.reserved() + more <= round_up(peak + slack, info.granularity);
 }

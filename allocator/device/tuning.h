@@ -24,6 +24,8 @@ struct Tuning {
   std::uint64_t at_first_several = 1;
   // How far reserved memory may grow above the peak of allocated memory before free memory is composed.
   double slack = 0.0;
+  // The same once half of what there is is taken, of one stream: what is not composed early completes more.
+  double slack_when_tight = 0.0;
   // A small job may hold more beside it, the smaller it is: up to this share of the device (0: no more).
   std::uint64_t small_job_share = 0;
   std::uint64_t cuts = 0;              // how many idle handles may be cut under blocks (cut.cc) ...
