@@ -44,14 +44,23 @@ Bytes DeviceAllocator::Impl::capacity() const {
                   info.total_memory - std::min(info.total_memory, physical.others()));
 }
 
+double DeviceAllocator::Impl::slack_part() const {
+  if (streams.several()) {
+    return tuning.slack;
+  }
+  const double taken = static_cast<double>(physical.reserved().count()) /
+                       static_cast<double>(std::max(capacity(), info.granularity).count());
+  return std::max(tuning.slack, std::min(tuning.slack_by_share * taken, tuning.most_slack));
+}
+
 bool DeviceAllocator::Impl::within_soft_limit(Bytes more, Bytes request) const {
   const Bytes allocated = live_bytes + pending_bytes;
   const Bytes peak = std::max(peak_allocated, allocated + request);
   // Up to one handle more whatever the slack, so that a small job does not grow granule by granule; but
   // never more than the job itself: one of a megabyte must not hold sixteen.
   const Bytes floor = std::min(tuning.handle, peak);
-  const double part = tight && !streams.several() ? tuning.slack_when_tight : tuning.slack;
-  const auto share = Bytes(static_cast<std::uint64_t>(static_cast<double>(peak.count()) * part));
+  const auto share =
+      Bytes(static_cast<std::uint64_t>(static_cast<double>(peak.count()) * slack_part()));
   const Bytes slack = std::max({floor, share, small_job_slack(tuning, capacity(), peak)});
   return physical.reserved() + more <= round_up(peak + slack, info.granularity);
 }

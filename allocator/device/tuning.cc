@@ -8,13 +8,13 @@ namespace {
 Tuning policy_numbers(Policy policy) {
   switch (policy) {
     case Policy::kLean:
-      return {4 * kMiB, 16 * kMiB, 1, 1, 1, 0.0, 0.0, 0, 500, 2000, 4000, 8};
+      return {4 * kMiB, 16 * kMiB, 1, 1, 1, 0.0, 0.0, 0.0, 0, 500, 2000, 4000, 8};
     case Policy::kFast:
-      return {64 * kMiB, 256 * kMiB, 1, 1, 1, 0.05, 0.05, 512, 0, 0, 0, 8};
+      return {64 * kMiB, 256 * kMiB, 1, 1, 1, 0.05, 0.0, 0.05, 512, 0, 0, 0, 8};
     case Policy::kBalanced:
       break;
   }
-  return {8 * kMiB, 32 * kMiB, 2, 2, 5, 0.01, 0.05, 512, 100, 300, 500, 8};
+  return {8 * kMiB, 32 * kMiB, 2, 2, 5, 0.01, 0.08, 0.05, 512, 100, 300, 500, 8};
 }
 
 }  // namespace
@@ -32,7 +32,7 @@ Tuning tuning_of(const Options& options, Bytes granularity) {
   tuning.largest = std::max(tuning.handle, round_up(tuning.largest, granularity));
   if (options.reserve_slack >= 0.0) {
     tuning.slack = options.reserve_slack;
-    tuning.slack_when_tight = options.reserve_slack;
+    tuning.slack_by_share = 0.0;
     tuning.small_job_share = 0;
   }
   if (options.max_cuts >= 0) {

@@ -24,8 +24,10 @@ struct Tuning {
   std::uint64_t at_first_several = 1;
   // How far reserved memory may grow above the peak of allocated memory before free memory is composed.
   double slack = 0.0;
-  // The same once half of what there is is taken, of one stream: what is not composed early completes more.
-  double slack_when_tight = 0.0;
+  // The same of one stream, of what there is that is taken: so much times that share, up to `most_slack`. What is
+  // composed early lies badly later, which matters the more the nearer a job comes to the end of what there is.
+  double slack_by_share = 0.0;
+  double most_slack = 0.0;
   // A small job may hold more beside it, the smaller it is: up to this share of the device (0: no more).
   std::uint64_t small_job_share = 0;
   std::uint64_t cuts = 0;              // how many idle handles may be cut under blocks (cut.cc) ...
