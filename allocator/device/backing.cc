@@ -35,6 +35,16 @@ Bytes small_job_slack(const Tuning& tuning, Bytes capacity, Bytes peak) {
   return fades < most ? std::min(most - fades, Bytes(peak.count() / kSmallJobPart)) : Bytes{};
 }
 
+// What may be held beside the peak, as a part of it.
+double slack_of(const Tuning& tuning, bool several, Bytes reserved, Bytes capacity) {
+  if (several || capacity.is_zero()) {
+    return tuning.slack;
+  }
+  const double taken =
+      static_cast<double>(reserved.count()) / static_cast<double>(capacity.count());
+  return std::max(tuning.slack, std::min(tuning.slack_by_share * taken, tuning.most_slack));
+}
+
 }  // namespace
 
 // What this process can have, by the driver's last word on what others hold: how near the end of it we are
@@ -44,23 +54,14 @@ Bytes DeviceAllocator::Impl::capacity() const {
                   info.total_memory - std::min(info.total_memory, physical.others()));
 }
 
-double DeviceAllocator::Impl::slack_part() const {
-  if (streams.several()) {
-    return tuning.slack;
-  }
-  const double taken = static_cast<double>(physical.reserved().count()) /
-                       static_cast<double>(std::max(capacity(), info.granularity).count());
-  return std::max(tuning.slack, std::min(tuning.slack_by_share * taken, tuning.most_slack));
-}
-
 bool DeviceAllocator::Impl::within_soft_limit(Bytes more, Bytes request) const {
   const Bytes allocated = live_bytes + pending_bytes;
   const Bytes peak = std::max(peak_allocated, allocated + request);
   // Up to one handle more whatever the slack, so that a small job does not grow granule by granule; but
   // never more than the job itself: one of a megabyte must not hold sixteen.
   const Bytes floor = std::min(tuning.handle, peak);
-  const auto share =
-      Bytes(static_cast<std::uint64_t>(static_cast<double>(peak.count()) * slack_part()));
+  const double part = slack_of(tuning, streams.several(), physical.reserved(), capacity());
+  const auto share = Bytes(static_cast<std::uint64_t>(static_cast<double>(peak.count()) * part));
   const Bytes slack = std::max({floor, share, small_job_slack(tuning, capacity(), peak)});
   return physical.reserved() + more <= round_up(peak + slack, info.granularity);
 }

@@ -1,6 +1,7 @@
 // DeviceAllocator::Impl: the state of one device allocator, and the moves that its parts share.
 //
-// Layer: device (private header). All runs under `mutex` unless it says otherwise. Files: docs/design.md.
+// Layer: device (private header). All runs under `mutex` unless it says otherwise.
+// Files: docs/design.md says what is where.
 #pragma once
 
 #include <atomic>
@@ -52,7 +53,6 @@ class DeviceAllocator::Impl : public Telling {
   [[nodiscard]] Bytes capacity() const;
   [[nodiscard]] bool exactly() const;
   [[nodiscard]] Bytes growth_size(Bytes request) const;
-  [[nodiscard]] double slack_part() const;
   [[nodiscard]] bool within_soft_limit(Bytes more, Bytes request) const;
 
   // cut.cc
