@@ -389,8 +389,26 @@ Words with_empty_values(const CLI::App& app, const Words& words, std::deque<std:
   return out;
 }
 
+// A command comes first. What stands before `run` would be lost: all behind it is the program's.
+void refuse_words_before_command(const CLI::App& app, const Words& words) {
+  if (words.size() < 3 || command_named(app, words[1]) != nullptr ||
+      app.get_option_no_throw(words[1]) != nullptr) {
+    return;
+  }
+  for (std::size_t i = 2; i < words.size(); ++i) {
+    if (const CLI::App* command = command_named(app, words[i])) {
+      throw UsageError(fmt::format(
+          "'{}' stands before the command '{}'; options go behind it: nofrag {} [OPTIONS] ...",
+          words[1],
+          command->get_name(),
+          command->get_name()));
+    }
+  }
+}
+
 ExitCode run_or_throw(int argc, const char* const* argv) {
   CommandLine line;
+  refuse_words_before_command(line.app, Words(argv, argv + argc));
   std::deque<std::string> names;
   const Words words = with_empty_values(line.app, without_mark(Words(argv, argv + argc)), &names);
   try {

@@ -297,7 +297,11 @@ bool decide_by_text(const Failure& f, Diagnosis* d) {
     d->confidence = f.host.confidence;
     d->evidence = f.host.evidence;
     d->missing = f.host.missing;
-    if (d->missing.empty()) {
+    const bool of_gpu_too =
+        std::any_of(f.notes.begin(), f.notes.end(), [](const std::string& note) {
+          return note.starts_with("the text also tells of GPU memory");
+        });
+    if (d->missing.empty() && !of_gpu_too) {
       d->evidence.emplace_back("the text tells of memory of the machine, not of a GPU");
     }
     return true;

@@ -79,6 +79,13 @@ class Names(Messages):
                 self.assertEqual(f"nofrag {other}" in end, other == command, (command, other))
         self.assertNotIn("127", self.nofrag("replay", "--help").stdout)
 
+    def test_nothing_stands_before_a_command(self):
+        for words in (["--limit", "20GiB", "run", "true"], ["--bogus", "run", "true"], ["foo", "run", "true"],
+                      ["--quiet", "replay", "good.csv"]):
+            command = "replay" if "replay" in words else "run"
+            self.refused(2, words, f"'{words[0]}' stands before the command '{command}'; options go behind it: nofrag {command}")
+        self.assertEqual(self.nofrag("--version").returncode, 0)
+
     def test_a_file_that_looks_like_an_option(self):
         for command in (["replay", "-x.csv"], ["explain", "-x.csv"], ["report", "-x.csv", "-o", "r.html"],
                         ["convert", "--to", "csv", "-x.csv", "out"], ["run", "-x.csv"]):

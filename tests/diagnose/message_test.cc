@@ -59,6 +59,24 @@ TEST(Size, ADecimalCommaIsOneWhereItCanBeNothingElse) {
   }
 }
 
+TEST(Size, BlanksBetweenThousandsAndForeignUnits) {
+  EXPECT_EQ(size_at("1 024,00 MiB"), gib(1));
+  EXPECT_EQ(size_at("80 000 000 000 bytes"), Bytes(80'000'000'000));
+  EXPECT_EQ(size_at("1'024.00 MiB"), gib(1));
+  EXPECT_EQ(size_at("17 100"), Bytes(17)) << "two numbers";
+  EXPECT_EQ(size_at("2 1024 MiB"), Bytes(2));
+  EXPECT_EQ(size_at("1.50 PiB"), Bytes(std::uint64_t{3} << 49));
+  EXPECT_EQ(size_at("1,5 Go"), gib(1.5));
+  EXPECT_EQ(size_at("1.00 GiX"), std::nullopt) << "of bytes there is no fraction";
+  // As pages write it, which are pasted from.
+  const Failure f = failure_in(plain_text(
+      "CUDA out of memory. Tried to allocate 1.00\xc2\xa0GiB. GPU 0 has a total capacity of "
+      "1\xe2\x80\xaf"
+      "024,00 MiB of which 512.00 MiB is free."));
+  EXPECT_EQ(f.requested, gib(1));
+  EXPECT_EQ(f.capacity, gib(1));
+}
+
 TEST(Size, AMessageInAnotherLanguage) {
   const Failure f = failure_in(
       "CUDA out of memory. Tried to allocate 1,00 GiB. GPU 0 has a total capacity of 79,18 GiB of "

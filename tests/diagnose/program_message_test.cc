@@ -148,6 +148,44 @@ TEST(Programs, WhatALibraryForGpusThrowsIntoJavaIsAGpus) {
   }
 }
 
+// The same words in a line that names a GPU, or a call that concerns one.
+TEST(Programs, WordsOfAGpusMessageAreNoPrograms) {
+  for (const char* text :
+       {"torch.cuda.OutOfMemoryError()",
+        "raised torch.OutOfMemoryError() on cuda:0",
+        "cupy.cuda.memory.OutOfMemoryError()",
+        "CUDA error: out of memory allocating 1073741824 bytes",
+        "GPU 0: out of memory allocating 2 GiB",
+        "worker: out of memory allocating 64 MiB",
+        "CUDA Out of Memory Error: failed to allocate 2 GiB on device 0",
+        "GPU Out of Memory Error: could not allocate 512 MB buffer",
+        "CUDA memory allocation of 1073741824 bytes failed",
+        "GPU memory allocation of 8589934592 bytes failed: out of device memory",
+        "CUDA fatal error: out of memory",
+        "cuda: fatal error: out of memory (cudaMalloc 1048576)",
+        "ERROR:  out of memory on GPU 0",
+        "FATAL:  out of memory (cudaMalloc)",
+        "HIP error: cannot allocate vector of size 3 GB",
+        "hipErrorOutOfMemory: Cannot allocate memory",
+        "cuMemAlloc: Cannot allocate memory",
+        "failed to allocate GPU memory: Cannot allocate memory",
+        "clCreateBuffer: cannot allocate memory on device",
+        "nd4j: cudaMalloc failed; java.lang.OutOfMemoryError: Failed to allocate "
+        "2 GB from DEVICE memory",
+        "java.lang.OutOfMemoryError: Cannot allocate 123456 bytes on device 0"}) {
+    EXPECT_FALSE(failure_in(text).host_memory) << text;
+  }
+  // What a compiler or Windows says of its own memory may name CUDA's files.
+  for (const char* text :
+       {"nvcc error   : 'cicc' died due to signal 9 (Kill signal) in cuda/kernels.cu",
+        "OSError: [WinError 1455] The paging file is too small for this operation to complete. "
+        "Error loading \"torch\\lib\\cudnn_cnn_infer64_8.dll\"",
+        "relationship: cannot allocate memory",
+        "open: Cannot allocate memory (No space left on device)"}) {
+    EXPECT_TRUE(failure_in(text).host_memory) << text;
+  }
+}
+
 TEST(Programs, SayWhatHelpsThem) {
   const auto advice = [](const char* text) { return classify(failure_in(text)).advice; };
   EXPECT_TRUE(says(advice("java.lang.OutOfMemoryError: Java heap space"), "-Xmx"));
@@ -203,6 +241,13 @@ TEST(Programs, AWarningOfLlamaCppIsOneOfPinnedMemory) {
       "ggml_cuda_host_malloc: failed to allocate 1900.00 MiB of pinned memory: invalid argument");
   EXPECT_EQ(f.host.which, HostMemory::kPinned);
   EXPECT_EQ(f.requested, 1900 * kMiB);
+  // In the words of a GPU's failure; and its number is not that of a failure behind it.
+  const std::string pinned =
+      "ggml_cuda_host_malloc: failed to allocate 5120.00 MiB of pinned memory: out of memory\n";
+  EXPECT_EQ(failure_in(pinned).host.which, HostMemory::kPinned);
+  const Failure behind = failure_in(pinned + "CUDA error: out of memory\n");
+  EXPECT_FALSE(behind.host_memory);
+  EXPECT_EQ(behind.requested, std::nullopt);
 }
 
 }  // namespace

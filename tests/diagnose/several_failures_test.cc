@@ -94,6 +94,26 @@ TEST(Several, AGpusFailureBeforeTheMachinesIsSaid) {
   EXPECT_TRUE(says(classify(f).evidence, "Tried to allocate 2.00 GiB"));
 }
 
+// Of a log that tells of very many not all are compared, which is said.
+TEST(Several, MoreThanAreLookedAt) {
+  std::string text;
+  for (int i = 0; i < 12'000; ++i) {
+    text += "Tried to allocate " + std::to_string(100 + i % 800) + ".00 MiB.\n";
+  }
+  text += torch_failure("3.00 GiB");
+  const Failure f = failure_in(text);
+  EXPECT_EQ(f.requested, 3 * kGiB);
+  EXPECT_TRUE(
+      says(classify(f).evidence, "at least 800 failures of GPU memory; this is one of the"));
+}
+
+TEST(Several, OfTheMachineAndOfAGpu) {
+  const Diagnosis d = classify(failure_in(torch_failure("3.00 GiB") + "Reason: OOMKilled\n"));
+  EXPECT_EQ(d.cause, Cause::kHostMemory);
+  EXPECT_TRUE(says(d.evidence, "the text also tells of GPU memory that ran out"));
+  EXPECT_FALSE(says(d.evidence, "not of a GPU"));
+}
+
 TEST(Several, CutAnywhereNothingCrashes) {
   const std::string text = torch_failure("6.00 GiB") + "\xC3\xA4 " + torch_failure("2.00 GiB") +
                            "OOM when allocating tensor with shape[1] and type float\n";

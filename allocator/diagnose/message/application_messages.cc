@@ -131,16 +131,24 @@ bool read_exllama(std::string_view text, Failure* f) {
   return true;
 }
 
+// "Out of memory in cuMemAlloc_v2(...)", and not "in current".
+bool fails_in_call(std::string_view text, std::string_view phrase) {
+  for (std::size_t at = text.find(phrase); at != kNowhere; at = text.find(phrase, at + 1)) {
+    const std::string_view next = text.substr(at + phrase.size(), 1);
+    if (!next.empty() && (next[0] == '_' || (next[0] >= 'A' && next[0] <= 'Z'))) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // Numbers stand only in a verbose log: "Buffer allocate: __tex, 42,496 bytes. (41.50K) failed, out of device memory".
 bool read_blender(std::string_view text, Failure* f) {
-  constexpr std::string_view kSigns[] = {"System is out of GPU memory",
-                                         "System is out of GPU and shared host memory",
-                                         "Out of memory in cu",
-                                         "Out of memory in hip",
-                                         "Out of memory in optix"};
-  if (std::none_of(std::begin(kSigns), std::end(kSigns), [text](std::string_view sign) {
-        return holds(text, sign);
-      })) {
+  const bool said = holds(text, "System is out of GPU memory") ||
+                    holds(text, "System is out of GPU and shared host memory") ||
+                    holds(text, "Out of memory in optix");
+  if (!said && !fails_in_call(text, "Out of memory in cu") &&
+      !fails_in_call(text, "Out of memory in hip")) {
     return false;
   }
   f->source = "Blender";

@@ -99,6 +99,18 @@ std::string narrowed(std::string_view bytes, std::size_t first) {
   return text;
 }
 
+// What pages and languages put between a number and its unit, or between thousands: how long it is, or 0.
+std::size_t blank_of_several_bytes(std::string_view text, std::size_t at) {
+  constexpr std::string_view kBlanks[] = {
+      "\xc2\xa0", "\xe2\x80\xaf", "\xe2\x80\x89", "\xe2\x80\x87"};
+  for (const std::string_view blank : kBlanks) {
+    if (text.substr(at, blank.size()) == blank) {
+      return blank.size();
+    }
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::string plain_text(std::string_view bytes) {
@@ -130,6 +142,11 @@ std::string plain_text(std::string_view bytes) {
       while (i < text.size() && (text[i] < '@' || text[i] == '[')) {
         ++i;
       }
+      continue;
+    }
+    if (const std::size_t wide_blank = blank_of_several_bytes(text, i); wide_blank != 0) {
+      plain.push_back(' ');
+      i += wide_blank - 1;
       continue;
     }
     plain.push_back(text[i] == '\0' ? ' ' : text[i]);

@@ -344,8 +344,6 @@ bool read_plain(std::string_view text, Failure* f) {
 bool read_vague(std::string_view text, Failure* f, bool* vague) {
   constexpr std::string_view kWords[] = {
       "OutOfMemoryError", "out of memory", "Out of memory", "OutOfMemory)"};
-  constexpr std::string_view kOfGpus[] = {
-      "CUDA", "cuda", "GPU", "gpu", "HIP", "hip", "VRAM", "vram", "XPU", "MPS", "evice"};
   constexpr std::size_t kNear = 200;
   bool found = false;
   bool named = false;
@@ -357,9 +355,7 @@ bool read_vague(std::string_view text, Failure* f, bool* vague) {
     found = true;
     const std::size_t begin = at > kNear ? at - kNear : 0;
     const std::string_view near = text.substr(begin, at - begin + word.size() + kNear);
-    named = named || std::any_of(std::begin(kOfGpus), std::end(kOfGpus), [near](auto s) {
-              return holds(near, s);
-            });
+    named = named || names_gpu(near);
   }
   if (!found) {
     return false;

@@ -2,6 +2,7 @@
 // that a GPU's messages have as well. None of it is about a GPU, and where a text also tells of one, that counts.
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <string>
 
 #include "config/human_bytes.h"
@@ -159,17 +160,43 @@ std::string_view shortly_before(std::string_view text, std::size_t at, std::size
   return text.substr(begin, at - begin);
 }
 
+// The line that it stands in, as far as it matters.
+std::string_view line_of(std::string_view text, std::size_t at, std::size_t size) {
+  const std::string_view before = shortly_before(text, at, kShortlyBefore);
+  const std::size_t first = last_of(before, "\n");
+  const std::size_t begin = at - (first == kNowhere ? before.size() : before.size() - first - 1);
+  const std::string_view behind = text.substr(at + size, kPassage);
+  return text.substr(begin, at - begin + size + std::min(behind.find('\n'), behind.size()));
+}
+
+// Nobody says these of a GPU's memory, whatever else stands in the line.
+bool is_never_of_gpu(const ProgramSign& sign) {
+  constexpr std::string_view kOwn[] = {" of pinned memory: ",
+                                       "paging file is too small for this operation",
+                                       "died due to signal 9",
+                                       "Killed signal terminated program",
+                                       "could not resize shared memory segment"};
+  return std::find(std::begin(kOwn), std::end(kOwn), sign.text) != std::end(kOwn);
+}
+
 // The same words, of something else.
 bool is_meant(std::string_view text, std::size_t at, const ProgramSign& sign) {
   const std::string_view behind = text.substr(at + sign.text.size(), kPassage);
+  const std::string_view line = line_of(text, at, sign.text.size());
+  if (!is_never_of_gpu(sign) && names_gpu(line)) {
+    return false;
+  }
   if (sign.source == "Java") {
     // What a library for GPUs throws into Java.
-    constexpr std::string_view kOfGpus[] = {
-        ": Could not allocate native memory", "CUDA", "cuda", "RMM", "GPU"};
-    const std::string_view line = behind.substr(0, behind.find('\n'));
-    return std::none_of(std::begin(kOfGpus), std::end(kOfGpus), [line](std::string_view word) {
-      return holds(line, word);
-    });
+    return !holds(line, ": Could not allocate native memory") && !holds(line, "RMM");
+  }
+  if (sign.source == "Julia") {
+    // In Python it is a class of some module's.
+    return at == 0 || (text[at - 1] != '.' && text[at - 1] != '_' &&
+                       std::isalnum(static_cast<unsigned char>(text[at - 1])) == 0);
+  }
+  if (sign.text == ": out of memory allocating ") {
+    return holds(behind.substr(0, 80), "after a total of");
   }
   if (sign.text.ends_with("annot allocate memory")) {
     // A library that wants its thread-local variables where there is no more room for any; memory that is to stay in.
@@ -259,6 +286,10 @@ std::string without_program_messages(std::string_view text) {
         continue;
       }
       blank(at, sign.text.size(), &rest);
+      if (sign.source == "llama.cpp") {
+        const std::string_view line = line_of(text, at, sign.text.size());
+        blank(static_cast<std::size_t>(line.data() - text.data()), line.size(), &rest);
+      }
       // "ERROR:  out of memory", and on the next line what was asked for.
       if (sign.text.starts_with("Failed on request")) {
         constexpr std::string_view kWords = "out of memory";

@@ -55,7 +55,8 @@ struct Told {
 
 // A line, its blanks made one: where a terminal breaks it differs from one time to the next.
 std::string words_from(std::string_view text, std::size_t at) {
-  const std::string_view line = text.substr(at, std::min(kWords, text.find('\n', at) - at));
+  const std::string_view near = text.substr(at, kWords);
+  const std::string_view line = near.substr(0, near.find('\n'));
   std::string words;
   for (const char c : line) {
     const bool blank = c == ' ' || c == '\t' || c == '\r';
@@ -80,12 +81,12 @@ std::optional<Bytes> size_in(std::string_view text, std::size_t at, const Headli
 }
 
 // The same words of what is no failure, or is told in other words as well.
-bool is_none(std::string_view text, std::size_t at, const Headline& headline) {
+bool is_none(std::string_view text, std::size_t at, const Headline& headline, bool ran_out) {
   if (headline.text.starts_with("ran out")) {
     return holds(text.substr(at, 300), "not a failure");
   }
   if (headline.text.starts_with("OOM")) {
-    return is_tensor_on_cpu(text.substr(at, 300)) || holds(text, "ran out of memory trying to");
+    return is_tensor_on_cpu(text.substr(at, 300)) || ran_out;
   }
   return headline.text.starts_with("aximum") && at > 9 && text.substr(at - 9, 9) == "FAILURE m";
 }
@@ -108,13 +109,20 @@ bool is_same(const Told& before, const Told& next) {
          ((!before.size || !next.size) && next.at - before.at < kNear);
 }
 
-std::vector<Told> failures_in_order(std::string_view text) {
+// `*more`: not all of them were looked at.
+std::vector<Told> failures_in_order(std::string_view text, bool* more) {
   std::vector<Told> all;
+  const bool ran_out = holds(text, "ran out of memory trying to");
   for (std::size_t i = 0; i < kHeadlines.size(); ++i) {
     const Headline& headline = kHeadlines[i];
-    for (std::size_t at = text.find(headline.text); at != kNowhere && all.size() < kMostTold;
+    std::size_t looked = 0;
+    for (std::size_t at = text.find(headline.text); at != kNowhere;
          at = text.find(headline.text, at + 1)) {
-      if (!is_none(text, at, headline)) {
+      if (++looked > kMostTold) {
+        *more = true;
+        break;
+      }
+      if (!is_none(text, at, headline, ran_out)) {
         all.push_back({at, i, words_from(text, at), size_in(text, at, headline)});
       }
     }
@@ -164,7 +172,8 @@ std::string quoted(std::string_view text, std::size_t at) {
 }  // namespace
 
 void note_several_failures(std::string_view text, Failure* failure) {
-  const std::vector<Told> told = failures_in_order(text);
+  bool more = false;
+  const std::vector<Told> told = failures_in_order(text, &more);
   if (failure->host_memory) {
     if (!told.empty()) {
       failure->notes.push_back("the text also tells of GPU memory that ran out, before that: " +
@@ -172,7 +181,7 @@ void note_several_failures(std::string_view text, Failure* failure) {
     }
     return;
   }
-  if (told.size() < 2) {
+  if (told.size() < 2 && !more) {
     return;
   }
   std::size_t number = told.size();
@@ -182,7 +191,6 @@ void note_several_failures(std::string_view text, Failure* failure) {
       break;
     }
   }
-  const bool more = told.size() >= kMostTold / 2;  // then not all of them were looked at
   std::string note = "the text tells of " + std::string(more ? "at least " : "") +
                      std::to_string(told.size()) + " failures of GPU memory; this is " +
                      (more                    ? std::string("one of the last")

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <string>
 #include <utility>
 
 namespace nofrag {
@@ -21,21 +22,11 @@ bool is_letter(char c) {
 
 // 2^exponent; a word that is no unit counts as bytes.
 double unit_of(std::string_view word) {
-  constexpr std::array<std::pair<std::string_view, int>, 15> kUnits = {{{"KiB", 10},
-                                                                        {"MiB", 20},
-                                                                        {"GiB", 30},
-                                                                        {"TiB", 40},
-                                                                        {"KB", 10},
-                                                                        {"MB", 20},
-                                                                        {"GB", 30},
-                                                                        {"TB", 40},
-                                                                        {"kB", 10},
-                                                                        {"K", 10},
-                                                                        {"M", 20},
-                                                                        {"G", 30},
-                                                                        {"Kb", 10},
-                                                                        {"Mb", 20},
-                                                                        {"Gb", 30}}};
+  constexpr std::array<std::pair<std::string_view, int>, 24> kUnits = {
+      {{"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}, {"KB", 10}, {"MB", 20},
+       {"GB", 30},  {"TB", 40},  {"kB", 10},  {"K", 10},   {"M", 20},  {"G", 30},
+       {"Kb", 10},  {"Mb", 20},  {"Gb", 30},  {"PiB", 50}, {"PB", 50}, {"Kio", 10},
+       {"Mio", 20}, {"Gio", 30}, {"Ko", 10},  {"ko", 10},  {"Mo", 20}, {"Go", 30}}};
   for (const auto& [name, exponent] : kUnits) {
     if (word == name) {
       return std::ldexp(1.0, exponent);
@@ -119,12 +110,52 @@ Number number_at(std::string_view text) {
   return number;
 }
 
+// "1 024,00 MiB", "80 000 000 000 bytes" and "1'024.00 MiB" without what parts the groups; empty if there are none. Two
+// numbers side by side are two: a unit must stand behind them.
+std::string grouped_by_blanks(std::string_view text) {
+  constexpr std::size_t kGroup = 3;
+  const std::size_t first = text.find_first_not_of("0123456789");
+  if (first == kNowhere || first == 0 || first > kGroup) {
+    return {};
+  }
+  std::string joined(text.substr(0, first));
+  std::size_t at = first;
+  const char sign = text[first];
+  while (at + kGroup < text.size() && text[at] == sign && (sign == ' ' || sign == '\'')) {
+    const std::string_view group = text.substr(at + 1, kGroup);
+    const std::size_t behind = at + 1 + kGroup;
+    if (group.find_first_not_of("0123456789") != kNowhere ||
+        (behind < text.size() && is_digit(text[behind]))) {
+      break;
+    }
+    joined += group;
+    at = behind;
+  }
+  if (joined.size() == first) {
+    return {};
+  }
+  constexpr std::size_t kRest = 24;  // a fraction and a unit
+  const std::string_view rest = text.substr(at, kRest);
+  std::size_t unit = rest.find_first_not_of(".,0123456789 ");
+  unit = unit == kNowhere ? rest.size() : unit;
+  std::size_t end = unit;
+  while (end < rest.size() && is_letter(rest[end])) {
+    ++end;
+  }
+  const std::string_view word = rest.substr(unit, end - unit);
+  const bool bytes = word == "B" || word.starts_with("byte") || word.starts_with("Byte");
+  return bytes || unit_of(word) > 1.0 ? joined + std::string(rest) : std::string();
+}
+
 }  // namespace
 
 std::optional<Bytes> size_at(std::string_view text) {
   std::size_t i = 0;
   while (i < text.size() && is_space(text[i])) {
     ++i;
+  }
+  if (const std::string joined = grouped_by_blanks(text.substr(i, 80)); !joined.empty()) {
+    return size_at(joined);
   }
   const Number number = number_at(text.substr(i));
   constexpr std::size_t kMostDigits = 24;
@@ -144,7 +175,16 @@ std::optional<Bytes> size_at(std::string_view text) {
   while (end < text.size() && is_letter(text[end])) {
     ++end;
   }
-  const double bytes = number.value * unit_of(text.substr(i, end - i));
+  const std::string_view word = text.substr(i, end - i);
+  const double unit = unit_of(word);
+  // A fraction of what is no unit that is known: of bytes there is none.
+  const bool fraction = number.value != std::floor(number.value) || number.length > number.digits;
+  constexpr std::string_view kLarge = "KMGTPE";
+  if (fraction && unit == 1.0 && !word.empty() && word.size() <= 3 &&
+      kLarge.find(word.front()) != kNowhere) {
+    return std::nullopt;
+  }
+  const double bytes = number.value * unit;
   constexpr double kMost = 9e18;  // exabytes: nothing that was meant as a size of memory
   if (!(bytes < kMost)) {
     return std::nullopt;
@@ -305,6 +345,33 @@ std::size_t last_of(std::string_view text, std::string_view phrase) {
     }
   }
   return std::string_view::npos;
+}
+
+bool names_gpu(std::string_view text) {
+  // Where a word begins: "hip" is in "relationship", too.
+  constexpr std::string_view kWords[] = {
+      "CUDA",      "Cuda",          "cuda",          "GPU",          "gpu",   "HIP",
+      "hipM",      "hipE",          "hip error",     "VRAM",         "vram",  "ROCm",
+      "XPU",       "MPS",           "cuMem",         "cuLaunch",     "cuCtx", "clCreate",
+      "clEnqueue", "device memory", "DEVICE memory", "Device memory"};
+  for (const std::string_view word : kWords) {
+    for (std::size_t at = text.find(word); at != kNowhere; at = text.find(word, at + 1)) {
+      if (at == 0 || !is_letter(text[at - 1])) {
+        return true;
+      }
+    }
+  }
+  constexpr std::string_view kDevice = "evice";
+  for (std::size_t at = text.find(kDevice); at != kNowhere; at = text.find(kDevice, at + 1)) {
+    const std::string_view behind = text.substr(at + kDevice.size(), 2);
+    const bool numbered =
+        behind.size() == 2 && (behind[0] == ' ' || behind[0] == ':') && is_digit(behind[1]);
+    const std::string_view left = text.substr(at > 9 ? at - 9 : 0, at > 9 ? 9 : at);
+    if (numbered || (left.ends_with("on d") && !holds(left, "left"))) {
+      return true;
+    }
+  }
+  return false;
 }
 
 bool holds(std::string_view text, std::string_view phrase) {

@@ -17,7 +17,7 @@ namespace nofrag {
 inline constexpr std::size_t kNowhere = std::string_view::npos;
 
 // "20.00 MiB", "1,073,741,824 bytes", "1.5GiB", "17": at the start of `text`, spaces skipped. "1,00 GiB" is 1.00 GiB in
-// the print of many languages, "1.024,50 MiB" more than one GiB.
+// the print of many languages, "1.024,50 MiB" and "1 024,50 MiB" more than one GiB.
 [[nodiscard]] std::optional<Bytes> size_at(std::string_view text);
 // The size that follows the first `phrase`, and the one that stands before it.
 [[nodiscard]] std::optional<Bytes> size_after(std::string_view text, std::string_view phrase);
@@ -33,5 +33,7 @@ inline constexpr std::size_t kNowhere = std::string_view::npos;
 // Where the last of it is, or kNowhere.
 [[nodiscard]] std::size_t last_of(std::string_view text, std::string_view phrase);
 [[nodiscard]] bool holds(std::string_view text, std::string_view phrase);
+// Is it of a GPU: does a word of it name one, its memory or calls that concern it?
+[[nodiscard]] bool names_gpu(std::string_view text);
 
 }  // namespace nofrag
