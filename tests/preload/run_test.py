@@ -289,7 +289,22 @@ class Commands(unittest.TestCase):
             if os.geteuid() != 0:
                 os.chmod(folder, 0o555)
                 self.refused(2, said, f"the folder {folder} may not be written", NOFRAG_TRACE=f"{folder}/x")
-        self.assertEqual(run(*said, NOFRAG_TRACE="later/x.nofrag").stdout, "started\n", "where the program will be")
+        self.refused(2, ["--metrics", "file:later/m.prom", *said], "--metrics: there is no folder", "/later; make it first")
+
+    def test_relative_names_are_the_programs_to_look_up(self):
+        metrics, trace = "file:later/m.prom", "later/x.nofrag"
+        with tempfile.TemporaryDirectory() as folder:
+            os.makedirs(os.path.join(folder, "elsewhere/later"))
+            for more in ({"NOFRAG_METRICS": metrics}, {"NOFRAG_TRACE": trace}, {"NOFRAG_CONF": f"metrics:{metrics}"},
+                         {"NOFRAG_CONF": f"trace:{trace}"}):
+                result = run("sh", "-c", "cd elsewhere && echo started", cwd=folder, **more)
+                self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "started\n", ""), more)
+                doctor = subprocess.run([ARGUMENTS.program, "doctor", "--device", "sim:h100-80g"], cwd=folder, timeout=60,
+                                        env={"PATH": os.environ["PATH"], **more}, capture_output=True, text=True)
+                self.assertEqual(doctor.returncode, 0, doctor.stderr)
+                self.assertIn("".join(f"  {name}={value}\n" for name, value in more.items()), doctor.stdout)
+                self.assertNotIn("there is no folder", doctor.stdout)
+            self.assertEqual(run("--conf", f"metrics:{metrics}", "echo", "started", cwd=folder).stdout, "started\n")
 
     def test_addresses_of_ipv6_are_refused_with_the_forms_there_are(self):
         for place in ("[::1]:9400", "::1:9400", "[::]:0"):

@@ -73,11 +73,6 @@ void refuse_if(std::string_view source, const std::string& problem) {
   }
 }
 
-// A relative name is looked up where the program is when it first allocates, which may be elsewhere.
-std::string recording_problem_of_absolute(const std::string& file) {
-  return fs::path(file).is_absolute() ? recording_problem(file) : std::string();
-}
-
 // NOFRAG_CONF as it was, then what the command line says, which is stronger because it comes later. What is wrong in
 // any of them is found here: the program would only warn of it, and go on without.
 std::string configuration(const RunArguments& arguments) {
@@ -99,10 +94,10 @@ std::string configuration(const RunArguments& arguments) {
       static_cast<void>(DeviceTarget::of_driver(options.driver, source));
     }
     if (set[static_cast<std::size_t>(OptionId::k_trace)]) {
-      refuse_if(source, recording_problem_of_absolute(options.trace));
+      refuse_if(source, later_recording_problem(options.trace));
     }
     if (set[static_cast<std::size_t>(OptionId::k_metrics)]) {
-      refuse_if(source, metrics_problem(options.metrics));
+      refuse_if(source, later_metrics_problem(options.metrics));
     }
   }
   add_implied(&options);
@@ -155,7 +150,7 @@ void check_variables(const RunArguments& arguments) {
       refuse(variable, problems);
     }
     if (!overridden && std::string_view(key) == "metrics") {
-      refuse_if(variable, metrics_problem(options.metrics));
+      refuse_if(variable, later_metrics_problem(options.metrics));
     }
   }
   if (arguments.metrics && !parse_option("metrics", *arguments.metrics, &options, &problems)) {
@@ -171,7 +166,7 @@ void check_variables(const RunArguments& arguments) {
   if (asked) {
     refuse_if("--trace", recording_problem(options.trace));
   } else {
-    refuse_if("NOFRAG_TRACE", recording_problem_of_absolute(options.trace));
+    refuse_if("NOFRAG_TRACE", later_recording_problem(options.trace));
   }
   refuse_if("NOFRAG_TORCH", torch_problem(environment("NOFRAG_TORCH")));
 }

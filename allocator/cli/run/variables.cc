@@ -26,6 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "NOFRAG_";
+constexpr std::string_view kFile = "file:";
 constexpr std::array<std::string_view, 7> kKnown = {
     "CONF", "LIBRARY", "LOG", "METRICS", "STATS", "TORCH", "TRACE"};
 constexpr std::array<std::string_view, 3> kTorchValues = {"0", "1", "hooks"};
@@ -89,11 +90,11 @@ std::string value_problem(std::string_view rest, const std::string& value) {
   } else {
     parse_option(lower(rest), value, &options, &problems);
   }
-  if (problems.empty() && !options.trace.empty() && fs::path(options.trace).is_absolute()) {
-    problems.push_back(recording_problem(options.trace));
+  if (problems.empty()) {
+    problems = {later_recording_problem(options.trace)};
   }
-  if (problems.empty() || problems.front().empty()) {
-    problems = {metrics_problem(options.metrics)};
+  if (problems.front().empty()) {
+    problems = {later_metrics_problem(options.metrics)};
   }
   return fmt::format("{}", fmt::join(problems, "; "));
 }
@@ -188,7 +189,6 @@ std::string recording_problem(const std::string& trace) {
 }
 
 std::string metrics_problem(const std::string& place) {
-  constexpr std::string_view kFile = "file:";
   std::error_code error;
   if (!place.starts_with(kFile)) {
     return {};
@@ -198,6 +198,16 @@ std::string metrics_problem(const std::string& place) {
     return fmt::format("{} is a folder; name a file in it", file);
   }
   return folder_problem(fs::absolute(file).parent_path());
+}
+
+std::string later_recording_problem(const std::string& trace) {
+  return fs::path(trace).is_absolute() ? recording_problem(trace) : std::string();
+}
+
+std::string later_metrics_problem(const std::string& place) {
+  return place.starts_with(kFile) && fs::path(place.substr(kFile.size())).is_absolute()
+             ? metrics_problem(place)
+             : std::string();
 }
 
 }  // namespace nofrag
