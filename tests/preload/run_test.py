@@ -291,6 +291,22 @@ class Commands(unittest.TestCase):
                 self.refused(2, said, f"the folder {folder} may not be written", NOFRAG_TRACE=f"{folder}/x")
         self.refused(2, ["--metrics", "file:later/m.prom", *said], "--metrics: there is no folder", "/later; make it first")
 
+    def test_what_could_not_be_written_and_is_overridden_is_not_refused(self):
+        metrics, trace = "metrics:file:/no/such/m.prom", "trace:/no/such/x.nofrag"
+        command = ["echo", "started"]
+        for conf, words, more in (
+                (metrics, ["--metrics", "0"], {}), (metrics, ["--conf", "metrics:off"], {}),
+                (metrics, [], {"NOFRAG_METRICS": "off"}), (trace, ["--trace", "/tmp/%p.nofrag"], {}),
+                (trace, ["--conf", "trace:off"], {}), (trace, [], {"NOFRAG_TRACE": "/tmp/%p.nofrag"}),
+                ("driver:cud", ["--conf", "driver:cuda"], {})):
+            result = run(*words, *command, NOFRAG_CONF=conf, **more)
+            self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "started\n", ""), (conf, words, more))
+        self.assertEqual(run("--metrics", "0", "--conf", metrics, *command).stdout, "started\n")
+        self.refused(2, ["--conf", metrics, *command], "--conf: there is no folder /no/such;", NOFRAG_CONF="metrics:off",
+                     NOFRAG_METRICS="", NOFRAG_TRACE="/tmp/%p.nofrag")
+        self.refused(2, command, "NOFRAG_CONF: there is no folder /no/such;", NOFRAG_CONF=trace, NOFRAG_TRACE="",
+                     NOFRAG_METRICS="off")
+
     def test_relative_names_are_the_programs_to_look_up(self):
         metrics, trace = "file:later/m.prom", "later/x.nofrag"
         with tempfile.TemporaryDirectory() as folder:
