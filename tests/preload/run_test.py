@@ -108,10 +108,18 @@ class Installed(unittest.TestCase):
         junk = os.path.join(self.folder, "junk.so")
         with open(junk, "w") as file:
             file.write("no library\n")
-        other = os.path.join(self.folder, "other.so")
-        shutil.copy(self.program, other)
+        other = shutil.copy(self.program, os.path.join(self.folder, "other.so"))
+        static = os.path.join(self.folder, "static.so")  # the same without PT_INTERP
+        with open(other, "rb") as file, open(static, "wb") as without:
+            elf = bytearray(file.read())
+            (first,), (count,) = struct.unpack_from("<Q", elf, 32), struct.unpack_from("<H", elf, 56)
+            for at in range(first, first + 56 * count, 56):
+                if struct.unpack_from("<I", elf, at) == (3,):
+                    struct.pack_into("<I", elf, at, 0)
+            without.write(elf)
         libm = "/usr/lib/x86_64-linux-gnu/libm.so.6"
-        for path, problem in ((junk, "no shared library"), (self.folder, "which is no file"), (libm, "not libnofrag.so")):
+        for path, problem in ((junk, "no shared library"), (self.folder, "which is no file"), (libm, "not libnofrag.so"),
+                              (other, "no shared library"), (static, "no shared library")):
             if os.path.exists(path):
                 result = run("echo", "started", program=self.program, NOFRAG_LIBRARY=path)
                 self.assertEqual((result.returncode, result.stdout), (2, ""))

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -112,6 +113,36 @@ std::string folder_problem(const fs::path& folder) {
              : std::string();
 }
 
+// An executable may be of the type of a shared library (PIE); the loader preloads none. It asks for an interpreter, or its
+// dynamic section says what it is.
+bool is_executable(std::string_view bytes, const Elf64_Ehdr& header) {
+  const auto read = [bytes](std::uint64_t at, auto* out) {
+    const bool there = at <= bytes.size() && bytes.size() - at >= sizeof *out;
+    if (there) {
+      std::memcpy(out, bytes.data() + at, sizeof *out);
+    }
+    return there;
+  };
+  Elf64_Phdr segment{};
+  for (std::uint64_t i = 0; i < header.e_phnum; ++i) {
+    if (!read(header.e_phoff + i * sizeof segment, &segment)) {
+      return false;
+    }
+    if (segment.p_type == PT_INTERP) {
+      return true;
+    }
+    Elf64_Dyn entry{};
+    for (std::uint64_t at = 0; segment.p_type == PT_DYNAMIC && at < segment.p_filesz &&
+                               read(segment.p_offset + at, &entry);
+         at += sizeof entry) {
+      if (entry.d_tag == DT_FLAGS_1 && (entry.d_un.d_val & DF_1_PIE) != 0) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 std::vector<Variable> own_variables() {
@@ -168,6 +199,9 @@ std::string library_problem(const std::string& path) {
   }
   if (!elf || header.e_type != ET_DYN || header.e_ident[EI_CLASS] != ELFCLASS64) {
     return fmt::format("names {}, which is no shared library (of 64 bits)", path);
+  }
+  if (is_executable(bytes, header)) {
+    return fmt::format("names {}, which is a program, and no shared library", path);
   }
   return bytes.find("nofrag_init") == std::string::npos
              ? fmt::format("names {}, which is a shared library, and not libnofrag.so", path)
