@@ -331,9 +331,11 @@ class Commands(unittest.TestCase):
             self.assertEqual(run("--conf", f"metrics:{metrics}", "echo", "started", cwd=folder).stdout, "started\n")
 
     def test_addresses_of_ipv6_are_refused_with_the_forms_there_are(self):
-        for place in ("[::1]:9400", "::1:9400", "[::]:0"):
+        for place in ("[::1]:9400", "::1:9400", "[::]:0", "::1", "[fe80::1%eth0]:9400", "2001:db8::7:9400"):
             self.refused(2, ["--metrics", place, "true"], f'--metrics: option metrics: "{place}" has an address of IPv6',
                          "127.0.0.1:9400", "0.0.0.0:9400", "file:PATH", "off")
+        for place in ("a:b:c", "127.0.0.1:9400:", "http://127.0.0.1:9400", "[]:1", "["):
+            self.refused(2, ["--metrics", place, "true"], f'--metrics: option metrics: "{place}" is no port (1 to 65535)')
 
     def test_variables_that_look_like_nofrags_own(self):
         known = {"NOFRAG_CNF": "did you mean NOFRAG_CONF?", "NOFRAG_LIMIT": "limit is an option: write NOFRAG_CONF=limit:",
