@@ -37,4 +37,17 @@ bool is_metrics_place(std::string_view text) {
   return text == "off" || parse_metrics_address(text, &address);
 }
 
+bool has_ipv6_address(std::string_view text) {
+  for (std::string_view host : {text, text.substr(0, text.rfind(':'))}) {
+    if (host.starts_with('[') && host.ends_with(']')) {
+      host = host.substr(1, host.size() - 2);
+    }
+    in6_addr address{};
+    if (::inet_pton(AF_INET6, std::string(host.substr(0, host.find('%'))).c_str(), &address) == 1) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace nofrag

@@ -20,4 +20,7 @@ bool parse_metrics_address(std::string_view text, MetricsAddress* out);
 // What the option `metrics` takes: an address, "file:PATH", "off" or "0".
 bool is_metrics_place(std::string_view text);
 
+// An address of IPv6, with or without brackets, a zone and a port.
+bool has_ipv6_address(std::string_view text);
+
 }  // namespace nofrag

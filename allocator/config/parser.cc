@@ -163,7 +163,7 @@ class ItemParser {
       return problem("the value is empty");
     }
     if (rule == TextRule::kMetrics && !is_metrics_place(value_)) {
-      const bool six = std::count(value_.begin(), value_.end(), ':') > 1;
+      const bool six = has_ipv6_address(value_);
       return problem(value_ == "file:" ? "\"file:\" names no file (write file:PATH)"
                      : six             ? quoted(value_) +
                                  " has an address of IPv6, and metrics are served on "

@@ -108,10 +108,18 @@ class Installed(unittest.TestCase):
         junk = os.path.join(self.folder, "junk.so")
         with open(junk, "w") as file:
             file.write("no library\n")
-        other = os.path.join(self.folder, "other.so")
-        shutil.copy(self.program, other)
+        other = shutil.copy(self.program, os.path.join(self.folder, "other.so"))
+        static = os.path.join(self.folder, "static.so")  # the same without PT_INTERP
+        with open(other, "rb") as file, open(static, "wb") as without:
+            elf = bytearray(file.read())
+            (first,), (count,) = struct.unpack_from("<Q", elf, 32), struct.unpack_from("<H", elf, 56)
+            for at in range(first, first + 56 * count, 56):
+                if struct.unpack_from("<I", elf, at) == (3,):
+                    struct.pack_into("<I", elf, at, 0)
+            without.write(elf)
         libm = "/usr/lib/x86_64-linux-gnu/libm.so.6"
-        for path, problem in ((junk, "no shared library"), (self.folder, "which is no file"), (libm, "not libnofrag.so")):
+        for path, problem in ((junk, "no shared library"), (self.folder, "which is no file"), (libm, "not libnofrag.so"),
+                              (other, "no shared library"), (static, "no shared library")):
             if os.path.exists(path):
                 result = run("echo", "started", program=self.program, NOFRAG_LIBRARY=path)
                 self.assertEqual((result.returncode, result.stdout), (2, ""))
@@ -289,12 +297,45 @@ class Commands(unittest.TestCase):
             if os.geteuid() != 0:
                 os.chmod(folder, 0o555)
                 self.refused(2, said, f"the folder {folder} may not be written", NOFRAG_TRACE=f"{folder}/x")
-        self.assertEqual(run(*said, NOFRAG_TRACE="later/x.nofrag").stdout, "started\n", "where the program will be")
+        self.refused(2, ["--metrics", "file:later/m.prom", *said], "--metrics: there is no folder", "/later; make it first")
+
+    def test_what_could_not_be_written_and_is_overridden_is_not_refused(self):
+        metrics, trace = "metrics:file:/no/such/m.prom", "trace:/no/such/x.nofrag"
+        command = ["echo", "started"]
+        for conf, words, more in (
+                (metrics, ["--metrics", "0"], {}), (metrics, ["--conf", "metrics:off"], {}),
+                (metrics, [], {"NOFRAG_METRICS": "off"}), (trace, ["--trace", "/tmp/%p.nofrag"], {}),
+                (trace, ["--conf", "trace:off"], {}), (trace, [], {"NOFRAG_TRACE": "/tmp/%p.nofrag"}),
+                ("driver:cud", ["--conf", "driver:cuda"], {})):
+            result = run(*words, *command, NOFRAG_CONF=conf, **more)
+            self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "started\n", ""), (conf, words, more))
+        self.assertEqual(run("--metrics", "0", "--conf", metrics, *command).stdout, "started\n")
+        self.refused(2, ["--conf", metrics, *command], "--conf: there is no folder /no/such;", NOFRAG_CONF="metrics:off",
+                     NOFRAG_METRICS="", NOFRAG_TRACE="/tmp/%p.nofrag")
+        self.refused(2, command, "NOFRAG_CONF: there is no folder /no/such;", NOFRAG_CONF=trace, NOFRAG_TRACE="",
+                     NOFRAG_METRICS="off")
+
+    def test_relative_names_are_the_programs_to_look_up(self):
+        metrics, trace = "file:later/m.prom", "later/x.nofrag"
+        with tempfile.TemporaryDirectory() as folder:
+            os.makedirs(os.path.join(folder, "elsewhere/later"))
+            for more in ({"NOFRAG_METRICS": metrics}, {"NOFRAG_TRACE": trace}, {"NOFRAG_CONF": f"metrics:{metrics}"},
+                         {"NOFRAG_CONF": f"trace:{trace}"}):
+                result = run("sh", "-c", "cd elsewhere && echo started", cwd=folder, **more)
+                self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "started\n", ""), more)
+                doctor = subprocess.run([ARGUMENTS.program, "doctor", "--device", "sim:h100-80g"], cwd=folder, timeout=60,
+                                        env={"PATH": os.environ["PATH"], **more}, capture_output=True, text=True)
+                self.assertEqual(doctor.returncode, 0, doctor.stderr)
+                self.assertIn("".join(f"  {name}={value}\n" for name, value in more.items()), doctor.stdout)
+                self.assertNotIn("there is no folder", doctor.stdout)
+            self.assertEqual(run("--conf", f"metrics:{metrics}", "echo", "started", cwd=folder).stdout, "started\n")
 
     def test_addresses_of_ipv6_are_refused_with_the_forms_there_are(self):
-        for place in ("[::1]:9400", "::1:9400", "[::]:0"):
+        for place in ("[::1]:9400", "::1:9400", "[::]:0", "::1", "[fe80::1%eth0]:9400", "2001:db8::7:9400"):
             self.refused(2, ["--metrics", place, "true"], f'--metrics: option metrics: "{place}" has an address of IPv6',
                          "127.0.0.1:9400", "0.0.0.0:9400", "file:PATH", "off")
+        for place in ("a:b:c", "127.0.0.1:9400:", "http://127.0.0.1:9400", "[]:1", "["):
+            self.refused(2, ["--metrics", place, "true"], f'--metrics: option metrics: "{place}" is no port (1 to 65535)')
 
     def test_variables_that_look_like_nofrags_own(self):
         known = {"NOFRAG_CNF": "did you mean NOFRAG_CONF?", "NOFRAG_LIMIT": "limit is an option: write NOFRAG_CONF=limit:",

@@ -2,6 +2,7 @@
 // the place of this one, so signals, standard streams and the exit status are its own.
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -73,9 +74,31 @@ void refuse_if(std::string_view source, const std::string& problem) {
   }
 }
 
-// A relative name is looked up where the program is when it first allocates, which may be elsewhere.
-std::string recording_problem_of_absolute(const std::string& file) {
-  return fs::path(file).is_absolute() ? recording_problem(file) : std::string();
+// For each option the source that said it last; nullptr where none did.
+using SaidBy = std::array<const char*, kOptionCount>;
+
+// Only what holds in the end: a conf is weaker than the variables and options for the trace and the metrics alone.
+void check_final(const RunArguments& arguments, Options options, const SaidBy& said_by) {
+  const auto source = [&said_by](OptionId option) {
+    return said_by[static_cast<std::size_t>(option)];
+  };
+  const bool other_trace = !arguments.trace.empty() || *environment("NOFRAG_TRACE") != '\0';
+  const bool other_metrics = arguments.metrics || *environment("NOFRAG_METRICS") != '\0';
+  if (const char* said = source(OptionId::k_driver)) {
+    static_cast<void>(DeviceTarget::of_driver(options.driver, said));
+  }
+  if (const char* said = source(OptionId::k_trace); said != nullptr && !other_trace) {
+    refuse_if(said, later_recording_problem(options.trace));
+  }
+  if (const char* said = source(OptionId::k_metrics); said != nullptr && !other_metrics) {
+    refuse_if(said, later_metrics_problem(options.metrics));
+  }
+  add_implied(&options);
+  std::vector<std::string> problems;
+  check_limit(options, &problems);
+  if (const char* said = source(OptionId::k_limit); !problems.empty()) {
+    refuse(said != nullptr ? said : "", problems);
+  }
 }
 
 // NOFRAG_CONF as it was, then what the command line says, which is stronger because it comes later. What is wrong in
@@ -87,30 +110,18 @@ std::string configuration(const RunArguments& arguments) {
       {"--conf", arguments.conf},
       {"--limit", arguments.limit.empty() ? "" : "limit:" + arguments.limit}};
   Options options;
-  std::string limit_source;
+  SaidBy said_by{};
   for (const auto& [source, text] : sources) {
     std::vector<std::string> problems;
     OptionSet set;
     if (!parse_options(text, &options, &problems, &set)) {
       refuse(source, problems);
     }
-    limit_source = set[static_cast<std::size_t>(OptionId::k_limit)] ? source : limit_source;
-    if (set[static_cast<std::size_t>(OptionId::k_driver)]) {
-      static_cast<void>(DeviceTarget::of_driver(options.driver, source));
-    }
-    if (set[static_cast<std::size_t>(OptionId::k_trace)]) {
-      refuse_if(source, recording_problem_of_absolute(options.trace));
-    }
-    if (set[static_cast<std::size_t>(OptionId::k_metrics)]) {
-      refuse_if(source, metrics_problem(options.metrics));
+    for (std::size_t i = 0; i < kOptionCount; ++i) {
+      said_by[i] = set[i] ? source : said_by[i];
     }
   }
-  add_implied(&options);
-  std::vector<std::string> limit_problems;
-  check_limit(options, &limit_problems);
-  if (!limit_problems.empty()) {
-    refuse(limit_source, limit_problems);
-  }
+  check_final(arguments, options, said_by);
   const auto append = [&conf](const std::string& more) {
     conf += conf.empty() || more.empty() ? more : "," + more;
   };
@@ -155,7 +166,7 @@ void check_variables(const RunArguments& arguments) {
       refuse(variable, problems);
     }
     if (!overridden && std::string_view(key) == "metrics") {
-      refuse_if(variable, metrics_problem(options.metrics));
+      refuse_if(variable, later_metrics_problem(options.metrics));
     }
   }
   if (arguments.metrics && !parse_option("metrics", *arguments.metrics, &options, &problems)) {
@@ -171,7 +182,7 @@ void check_variables(const RunArguments& arguments) {
   if (asked) {
     refuse_if("--trace", recording_problem(options.trace));
   } else {
-    refuse_if("NOFRAG_TRACE", recording_problem_of_absolute(options.trace));
+    refuse_if("NOFRAG_TRACE", later_recording_problem(options.trace));
   }
   refuse_if("NOFRAG_TORCH", torch_problem(environment("NOFRAG_TORCH")));
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -26,6 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "NOFRAG_";
+constexpr std::string_view kFile = "file:";
 constexpr std::array<std::string_view, 7> kKnown = {
     "CONF", "LIBRARY", "LOG", "METRICS", "STATS", "TORCH", "TRACE"};
 constexpr std::array<std::string_view, 3> kTorchValues = {"0", "1", "hooks"};
@@ -89,11 +91,11 @@ std::string value_problem(std::string_view rest, const std::string& value) {
   } else {
     parse_option(lower(rest), value, &options, &problems);
   }
-  if (problems.empty() && !options.trace.empty() && fs::path(options.trace).is_absolute()) {
-    problems.push_back(recording_problem(options.trace));
+  if (problems.empty()) {
+    problems = {later_recording_problem(options.trace)};
   }
-  if (problems.empty() || problems.front().empty()) {
-    problems = {metrics_problem(options.metrics)};
+  if (problems.front().empty()) {
+    problems = {later_metrics_problem(options.metrics)};
   }
   return fmt::format("{}", fmt::join(problems, "; "));
 }
@@ -109,6 +111,36 @@ std::string folder_problem(const fs::path& folder) {
   return ::access(folder.c_str(), W_OK | X_OK) != 0
              ? fmt::format("the folder {} may not be written", folder.string())
              : std::string();
+}
+
+// An executable may be of the type of a shared library (PIE); the loader preloads none. It asks for an interpreter, or its
+// dynamic section says what it is.
+bool is_executable(std::string_view bytes, const Elf64_Ehdr& header) {
+  const auto read = [bytes](std::uint64_t at, auto* out) {
+    const bool there = at <= bytes.size() && bytes.size() - at >= sizeof *out;
+    if (there) {
+      std::memcpy(out, bytes.data() + at, sizeof *out);
+    }
+    return there;
+  };
+  Elf64_Phdr segment{};
+  for (std::uint64_t i = 0; i < header.e_phnum; ++i) {
+    if (!read(header.e_phoff + i * sizeof segment, &segment)) {
+      return false;
+    }
+    if (segment.p_type == PT_INTERP) {
+      return true;
+    }
+    Elf64_Dyn entry{};
+    for (std::uint64_t at = 0; segment.p_type == PT_DYNAMIC && at < segment.p_filesz &&
+                               read(segment.p_offset + at, &entry);
+         at += sizeof entry) {
+      if (entry.d_tag == DT_FLAGS_1 && (entry.d_un.d_val & DF_1_PIE) != 0) {
+        return true;
+      }
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -168,6 +200,9 @@ std::string library_problem(const std::string& path) {
   if (!elf || header.e_type != ET_DYN || header.e_ident[EI_CLASS] != ELFCLASS64) {
     return fmt::format("names {}, which is no shared library (of 64 bits)", path);
   }
+  if (is_executable(bytes, header)) {
+    return fmt::format("names {}, which is a program, and no shared library", path);
+  }
   return bytes.find("nofrag_init") == std::string::npos
              ? fmt::format("names {}, which is a shared library, and not libnofrag.so", path)
              : std::string();
@@ -188,7 +223,6 @@ std::string recording_problem(const std::string& trace) {
 }
 
 std::string metrics_problem(const std::string& place) {
-  constexpr std::string_view kFile = "file:";
   std::error_code error;
   if (!place.starts_with(kFile)) {
     return {};
@@ -198,6 +232,16 @@ std::string metrics_problem(const std::string& place) {
     return fmt::format("{} is a folder; name a file in it", file);
   }
   return folder_problem(fs::absolute(file).parent_path());
+}
+
+std::string later_recording_problem(const std::string& trace) {
+  return fs::path(trace).is_absolute() ? recording_problem(trace) : std::string();
+}
+
+std::string later_metrics_problem(const std::string& place) {
+  return place.starts_with(kFile) && fs::path(place.substr(kFile.size())).is_absolute()
+             ? metrics_problem(place)
+             : std::string();
 }
 
 }  // namespace nofrag

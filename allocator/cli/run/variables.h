@@ -29,4 +29,9 @@ struct Variable {
 // Why what `metrics:` names cannot be written; ports are tried when the program starts.
 [[nodiscard]] std::string metrics_problem(const std::string& place);
 
+// The same of names that the program itself looks up, from a variable or a conf: nothing is said of a relative one, as the
+// program may be elsewhere by then.
+[[nodiscard]] std::string later_recording_problem(const std::string& trace);
+[[nodiscard]] std::string later_metrics_problem(const std::string& place);
+
 }  // namespace nofrag

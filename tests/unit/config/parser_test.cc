@@ -139,6 +139,9 @@ TEST(ParseOptions, ProblemsNameTheKeyAndTheWayOut) {
       {"metrics:localhost:9400",
        "option metrics: \"localhost:9400\" is no port (1 to 65535), no ADDRESS:PORT, no file:PATH "
        "and not off"},
+      {"metrics:a:b:c",
+       "option metrics: \"a:b:c\" is no port (1 to 65535), no ADDRESS:PORT, no file:PATH and not "
+       "off"},
       {"metrics:file:", "option metrics: \"file:\" names no file (write file:PATH)"},
       {"driver:[a,b]", "option driver: \"[a,b]\" is a list, and no option takes one"},
       {"x\ny:1", "unknown option \"x?y\" (docs/options.md has all)"},
