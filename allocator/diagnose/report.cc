@@ -135,6 +135,9 @@ std::string full_report(const Failure& f, const Diagnosis& d, const ReportContex
     out += d.confidence >= kLikely
                ? "an allocator that remaps free memory would have served it\n"
                : "an allocator that remaps free memory might have served it; that is not certain\n";
+  } else if (d.short_by > Bytes(0) && !f.cached && d.cause != Cause::kLimit) {
+    out += human_bytes(d.short_by) +
+           " more than was said to be free; whether the allocator held as much is not said\n";
   } else if (d.short_by > Bytes(0)) {
     out += std::string("no layout would have served it") +
            (d.cause == Cause::kLimit ? " under this limit: " : ": ") + human_bytes(d.short_by) +

@@ -265,5 +265,23 @@ TEST(Causes, EveryOneHasAWordASentenceAndAdvice) {
   }
 }
 
+// What the allocator held free may not be said: then nobody knows whether another layout would have done.
+TEST(Report, WhatNoLayoutServesIsSaidOnlyWhereItIsKnown) {
+  const std::string cut =
+      "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total "
+      "capacity of 79.18 GiB of which 512.00 MiB is free. ";
+  const Failure unsaid = failure_in(cut);
+  const std::string page = full_report(unsaid, classify(unsaid), {});
+  EXPECT_EQ(page.find("no layout"), std::string::npos) << page;
+  EXPECT_NE(page.find("512.00 MiB more than was said to be free"), std::string::npos) << page;
+  const Failure said = failure_in(
+      cut +
+      "Of the allocated memory 78.10 GiB is allocated by PyTorch, and 27.20 MiB is reserved "
+      "by PyTorch but unallocated.");
+  EXPECT_NE(
+      full_report(said, classify(said), {}).find("no layout would have served it: 484.80 MiB"),
+      std::string::npos);
+}
+
 }  // namespace
 }  // namespace nofrag
