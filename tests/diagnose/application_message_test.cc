@@ -249,7 +249,8 @@ TEST(Llama, OllamaAndAmd) {
       "ollama  | ggml_backend_cuda_buffer_type_alloc_buffer: allocating 35533.34 MiB on device 0: "
       "cudaMalloc failed: out of memory\nollama  | llama_model_load: error loading model: unable "
       "to "
-      "allocate CUDA0 buffer\npanic: unable to load model: /root/.ollama/models/blobs/sha256-d83c");
+      "allocate CUDA0 buffer\npanic: unable to load model: "
+      "/usr/share/ollama/.ollama/models/blobs/sha256-d83c");
   EXPECT_EQ(f.source, "Ollama");
   EXPECT_EQ(f.requested, size_at("35533.34 MiB"));
   EXPECT_EQ(classify(f).cause, Cause::kModelTooLarge);
