@@ -181,6 +181,9 @@ TEST(Programs, WordsOfAGpusMessageAreNoPrograms) {
         "OSError: [WinError 1455] The paging file is too small for this operation to complete. "
         "Error loading \"torch\\lib\\cudnn_cnn_infer64_8.dll\"",
         "relationship: cannot allocate memory",
+        "gpu01 app[7]: java.lang.OutOfMemoryError: Java heap space",
+        "[gpu-node-3] FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of "
+        "memory",
         "open: Cannot allocate memory (No space left on device)"}) {
     EXPECT_TRUE(failure_in(text).host_memory) << text;
   }

@@ -169,21 +169,32 @@ std::string_view line_of(std::string_view text, std::size_t at, std::size_t size
   return text.substr(begin, at - begin + size + std::min(behind.find('\n'), behind.size()));
 }
 
-// Nobody says these of a GPU's memory, whatever else stands in the line.
-bool is_never_of_gpu(const ProgramSign& sign) {
-  constexpr std::string_view kOwn[] = {" of pinned memory: ",
-                                       "paging file is too small for this operation",
-                                       "died due to signal 9",
-                                       "Killed signal terminated program",
-                                       "could not resize shared memory segment"};
-  return std::find(std::begin(kOwn), std::end(kOwn), sign.text) != std::end(kOwn);
+// Are they also said of a GPU's memory? The others are one program's own, even where the line names a machine "gpu01".
+bool may_be_of_gpu(const ProgramSign& sign) {
+  constexpr std::string_view kAnybodys[] = {"java.lang.OutOfMemoryError",
+                                            "OutOfMemoryError: Cannot reserve ",
+                                            "runtime: out of memory",
+                                            "fatal error: out of memory",
+                                            "ERROR:  out of memory",
+                                            "FATAL:  out of memory",
+                                            "errors.OutOfMemory: out of memory",
+                                            "Out of Memory Error: ",
+                                            "System.OutOfMemoryException",
+                                            "cannot allocate vector of size ",
+                                            "memory allocation of ",
+                                            "OutOfMemoryError()",
+                                            "OperationalError: out of memory",
+                                            ": out of memory allocating ",
+                                            ": Cannot allocate memory",
+                                            ": cannot allocate memory"};
+  return std::find(std::begin(kAnybodys), std::end(kAnybodys), sign.text) != std::end(kAnybodys);
 }
 
 // The same words, of something else.
 bool is_meant(std::string_view text, std::size_t at, const ProgramSign& sign) {
   const std::string_view behind = text.substr(at + sign.text.size(), kPassage);
   const std::string_view line = line_of(text, at, sign.text.size());
-  if (!is_never_of_gpu(sign) && names_gpu(line)) {
+  if (may_be_of_gpu(sign) && names_gpu(line)) {
     return false;
   }
   if (sign.source == "Java") {
