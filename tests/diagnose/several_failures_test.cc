@@ -107,6 +107,15 @@ TEST(Several, MoreThanAreLookedAt) {
       says(classify(f).evidence, "at least 800 failures of GPU memory; this is one of the"));
 }
 
+TEST(Several, ManyAlikeAndOneThatWasNotComparedWithThem) {
+  std::string text;
+  for (int i = 0; i < 12'000; ++i) {
+    text += "Tried to allocate 100.00 MiB.\n";
+  }
+  text += torch_failure("3.00 GiB");
+  EXPECT_TRUE(says(classify(failure_in(text)).evidence, "than were compared; this is one of the"));
+}
+
 TEST(Several, OfTheMachineAndOfAGpu) {
   const Diagnosis d = classify(failure_in(torch_failure("3.00 GiB") + "Reason: OOMKilled\n"));
   EXPECT_EQ(d.cause, Cause::kHostMemory);

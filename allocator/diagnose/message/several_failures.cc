@@ -181,7 +181,12 @@ void note_several_failures(std::string_view text, Failure* failure) {
     }
     return;
   }
-  if (told.size() < 2 && !more) {
+  if (told.size() < 2) {
+    if (more) {
+      failure->notes.emplace_back(
+          "the text tells of more failures of GPU memory than were compared; this is one of the "
+          "last");
+    }
     return;
   }
   std::size_t number = told.size();
