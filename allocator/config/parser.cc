@@ -298,16 +298,20 @@ bool parse_bytes(std::string_view text, Bytes* out) {
   return true;
 }
 
-std::string no_size(std::string_view text) {
+std::string meant_size(std::string_view text) {
   const std::size_t end = text.find_first_not_of("0123456789.,");
   const std::string_view number = text.substr(0, end);
   const std::string_view suffix =
       end == std::string_view::npos ? std::string_view() : trim_spaces(text.substr(end));
-  std::string instead;
-  if (!number.empty() && text.size() < kLongestSize) {
-    instead = with_binary_unit(number, suffix);
-    instead = instead.empty() ? with_a_point(number, suffix) : instead;
+  if (number.empty() || text.size() >= kLongestSize) {
+    return {};
   }
+  const std::string instead = with_binary_unit(number, suffix);
+  return instead.empty() ? with_a_point(number, suffix) : instead;
+}
+
+std::string no_size(std::string_view text) {
+  const std::string instead = meant_size(text);
   return quoted(text) + " is not a size (write " +
          (instead.empty() ? std::string("4096B, 512KiB, 500MiB or 24GiB") : instead) + ")";
 }

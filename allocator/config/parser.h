@@ -40,5 +40,7 @@ void check_limit(const Options& options, std::vector<std::string>* problems);
 bool parse_bytes(std::string_view text, Bytes* out);
 // What parse_bytes has refused, and what to write instead: "\"80GB\" is not a size (write 80GiB, or 80000000000B ...)".
 std::string no_size(std::string_view text);
+// Only that, "80GiB, or ...", where it is clear what was meant; else empty.
+std::string meant_size(std::string_view text);
 
 }  // namespace nofrag

@@ -16,9 +16,8 @@ constexpr std::uint64_t kProbesBelow = 8;
 
 [[noreturn]] void refuse(std::string_view text) {
   // Where it is clear what was meant: 80GB, 1,5GiB.
-  const std::string problem = no_size(text);
-  if (problem.find("4096B") == std::string::npos) {
-    throw UsageError("--capacity: " + problem);
+  if (!meant_size(text).empty()) {
+    throw UsageError("--capacity: " + no_size(text));
   }
   throw UsageError("--capacity '" + std::string(text) +
                    "': expected bytes (24469569536B, 24GiB, 500MiB) or a multiple of the trace's "
