@@ -1,20 +1,24 @@
 // What the engine's calls cost a program that needs the processor's caches itself: a recorded job is played through
 // DeviceAllocator on a simulated device, and between any two calls a buffer is read that is as large as such a program's
-// own data, and 128 KiB of other code are run. Median and mean nanoseconds of an allocation and of a free (all of them; those above 1 MiB), and how much
-// reading the clock takes. A program in Python leaves little of the allocator's data in the caches, so that what counts
-// is how many lines a call touches; counted instructions do not tell.
+// own data, and 128 KiB of other code are run; and a line of each of so many pages of data, and of as many of code, which
+// leaves the processor without the addresses of the allocator's pages. Median and mean nanoseconds of an allocation and
+// of a free (all of them; those above 1 MiB), and how much reading the clock takes. A program in Python leaves little of
+// the allocator's data in the caches, so that what counts is how many lines and pages a call touches; counted
+// instructions do not tell.
 //
-//   cold_calls [TRACE] [KIB] [ROUNDS]     gpt_varlen, 1024, 5
+//   cold_calls [TRACE] [KIB] [ROUNDS] [PAGES]     gpt_varlen, 1024, 5, 0
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include "device/device_allocator.h"
 #include "driver/simulated/device_spec.h"
@@ -38,10 +42,57 @@ double now_ns() {
 #endif
 }
 
+// Pages of which a line each is read or, where they are code, run.
+class Pages {
+ public:
+  Pages(std::size_t count, bool code) : bytes_(count * kPage) {
+    if (count == 0) {
+      return;
+    }
+    void* const memory =
+        ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+      throw std::bad_alloc();
+    }
+    bytes_at_ = static_cast<unsigned char*>(memory);
+    ::madvise(bytes_at_, bytes_, MADV_NOHUGEPAGE);
+    for (std::size_t i = 0; i < count; ++i) {
+      *line(i) = kReturn;
+    }
+    if (code) {
+      ::mprotect(bytes_at_, bytes_, PROT_READ | PROT_EXEC);
+    }
+  }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  ~Pages() {
+    if (bytes_at_ != nullptr) {
+      ::munmap(bytes_at_, bytes_);
+    }
+  }
+  template <typename Visit>
+  void visit(Visit&& visit) const {
+    for (std::size_t i = 0; i < bytes_ / kPage; ++i) {
+      visit(line(i));
+    }
+  }
+
+ private:
+  static constexpr std::size_t kPage = 4096;
+  static constexpr unsigned char kReturn = 0xc3;  // a function of x86 that does nothing
+  // Another line in each, so that they do not fight for the same place in the caches.
+  [[nodiscard]] unsigned char* line(std::size_t i) const {
+    return bytes_at_ + i * kPage + i * 13 % 64 * 64;
+  }
+  std::size_t bytes_;
+  unsigned char* bytes_at_ = nullptr;
+};
+
 // Reads one word of every line of it, and runs other code.
 class Pollution {
  public:
-  explicit Pollution(std::size_t kib) : words_(kib * 1024 / sizeof(std::uint64_t), 1) {}
+  Pollution(std::size_t kib, std::size_t pages)
+      : words_(kib * 1024 / sizeof(std::uint64_t), 1), data_(pages, false), code_(pages, true) {}
   void take_caches() {
     for (std::size_t i = 0; i < words_.size(); i += 8) {
       sum_ += words_[i];
@@ -49,11 +100,19 @@ class Pollution {
     if (!words_.empty()) {
       run_other_code();
     }
+    data_.visit([this](const unsigned char* line) { sum_ += *line; });
+#if defined(__x86_64__)
+    code_.visit([](unsigned char* line) { reinterpret_cast<void (*)()>(line)(); });
+#endif
   }
-  [[nodiscard]] std::uint64_t sum() const { return sum_; }
+  [[nodiscard]] std::uint64_t sum() const {
+    return sum_;
+  }
 
  private:
   std::vector<std::uint64_t> words_;
+  Pages data_;
+  Pages code_;
   std::uint64_t sum_ = 0;
 };
 
@@ -111,7 +170,7 @@ void play(const Trace& trace, const SimulatedDeviceSpec& spec, Pollution& pollut
   }
 }
 
-int measure(const std::string& path, std::size_t kib, std::size_t rounds) {
+int measure(const std::string& path, std::size_t kib, std::size_t rounds, std::size_t pages) {
   Trace trace;
   if (const auto failure = load_trace(path, TraceFormat::kAuto, &trace)) {
     fmt::print(stderr, "{}\n", failure->message());
@@ -123,7 +182,7 @@ int measure(const std::string& path, std::size_t kib, std::size_t rounds) {
     fmt::print(stderr, "{}\n", error);
     return 1;
   }
-  Pollution pollution(kib);
+  Pollution pollution(kib, pages);
   std::vector<double> clocks;
   for (int i = 0; i < 1001; ++i) {
     pollution.take_caches();
@@ -135,8 +194,9 @@ int measure(const std::string& path, std::size_t kib, std::size_t rounds) {
   for (std::size_t round = 0; round < rounds; ++round) {
     play(trace, device.spec, pollution, times);
   }
-  fmt::print("{} KiB between calls, clock {:.0f} ns (taken off){}\n",
+  fmt::print("{} KiB and {} pages between calls, clock {:.0f} ns (taken off){}\n",
              kib,
+             pages,
              clocks[500],
              pollution.sum() == 0 ? " " : "");
   say("allocate", times.allocations, clocks[500]);
@@ -154,9 +214,11 @@ int main(int argc, char** argv) {
     const std::string path = argc > 1 ? argv[1] : std::string(NOFRAG_TRACES) + "/gpt_varlen.nofrag";
     const long kib = argc > 2 ? std::strtol(argv[2], nullptr, 10) : 1024;
     const long rounds = argc > 3 ? std::strtol(argv[3], nullptr, 10) : 5;
+    const long pages = argc > 4 ? std::strtol(argv[4], nullptr, 10) : 0;
     return nofrag::measure(path,
                            static_cast<std::size_t>(std::clamp(kib, 0L, 1L << 20)),
-                           static_cast<std::size_t>(std::clamp(rounds, 1L, 1000L)));
+                           static_cast<std::size_t>(std::clamp(rounds, 1L, 1000L)),
+                           static_cast<std::size_t>(std::clamp(pages, 0L, 1L << 20)));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

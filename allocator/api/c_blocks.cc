@@ -138,13 +138,13 @@ nofrag_status on_pool(
 }  // namespace
 
 // What no cache of this thread serves.
-[[gnu::noinline]] static void* malloc_slowly(std::size_t size, int device, void* stream) {
+[[gnu::noinline, gnu::hot]] static void* malloc_slowly(std::size_t size, int device, void* stream) {
   return allocate(size, device, [&](DeviceAllocator* allocator) {
     return allocator->allocate_uncached(nofrag::Bytes(size), nofrag::to_stream(stream));
   });
 }
 
-void* nofrag_malloc(size_t size, int device, void* stream) noexcept {
+[[gnu::hot]] void* nofrag_malloc(size_t size, int device, void* stream) noexcept {
   if (DeviceAllocator* ready = Process::ready_device(device)) [[likely]] {
     const VirtAddr kept = ready->allocate_kept(nofrag::Bytes(size), nofrag::to_stream(stream));
     if (!kept.is_null()) [[likely]] {
@@ -161,7 +161,7 @@ void* nofrag_malloc_single(size_t size, int device, void* stream) noexcept {
 }
 
 // What no cache of this thread takes. `owner` may be null.
-[[gnu::noinline]] static nofrag_status free_slowly(void* block, DeviceAllocator* owner) {
+[[gnu::noinline, gnu::hot]] static nofrag_status free_slowly(void* block, DeviceAllocator* owner) {
   if (owner != nullptr) {
     const Errc code = owner->free_uncached(VirtAddr(block)).code();
     return code == Errc::kOk ? NOFRAG_OK : unknown_pointer(block);
@@ -178,7 +178,7 @@ void* nofrag_malloc_single(size_t size, int device, void* stream) noexcept {
                   [&](DeviceAllocator* device) { return device->free(VirtAddr(block)).code(); });
 }
 
-nofrag_status nofrag_free(void* block) noexcept {
+[[gnu::hot]] nofrag_status nofrag_free(void* block) noexcept {
   DeviceAllocator* const owner = Process::owner(VirtAddr(block));
   if (owner != nullptr) [[likely]] {
     const DeviceAllocator::Freed freed = owner->free_kept(VirtAddr(block));

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "base/checks.h"
+#include "base/prefetch.h"
 
 namespace nofrag {
 
@@ -55,6 +56,7 @@ class ObjectPool {
     void* memory = free_;
     if (free_ != nullptr) {
       free_ = free_->next_free;
+      prefetch_to_write(free_);  // the next one made
     } else if (fresh_left_ > 0 || grow()) {
       memory = fresh_;
       fresh_ += sizeof(Node);

@@ -24,9 +24,9 @@ class RankedMutex {
   RankedMutex(const RankedMutex&) = delete;
   RankedMutex& operator=(const RankedMutex&) = delete;
 
-  void lock();
+  [[gnu::hot]] void lock();
   void unlock();
-  bool try_lock();
+  [[gnu::hot]] bool try_lock();
 
  private:
   std::mutex mutex_;

@@ -36,25 +36,25 @@ struct Caching {
     std::atomic<Bytes> most{};            // that one thread keeps for one stream, and its depot
     std::atomic<Bytes> most_large{};      // the same of blocks too large for bins; 0: none
     std::atomic<std::uint64_t> epoch{0};  // frees of large blocks that the heap has seen
+    // Who wants to hear of what caches serve: then they are off for calls that say nothing, and serve those that
+    // tell (Told). Read inside doors.
+    std::atomic<EventSink*> listener{nullptr};
   };
   Rules rules;
-  // Who wants to hear of what caches serve: then they are off for calls that say nothing, and serve those that
-  // tell (Told). Read inside doors.
-  std::atomic<EventSink*> listener{nullptr};
 
-  alignas(128) bool wanted = false;  // by the options, and the device has virtual memory
-  bool in_use = false;               // more than next to nothing of the device's memory is taken
-  bool seen_several = false;         // streams, when `rules` were made
+  // The device's own share of the counters: of blocks it took back, and of threads that ended.
+  alignas(128) ThreadCounters own;
+  bool wanted = false;        // by the options, and the device has virtual memory
+  bool in_use = false;        // more than next to nothing of the device's memory is taken
+  bool seen_several = false;  // streams, when `rules` were made
   RequestMix mix;
+  std::uint32_t calls = 0;  // under the lock
   Bytes rounded;  // by which blocks are larger than their requests, for their classes' sake
   Bytes
       most_by_thread;  // what `most` may be at most; it is less where all threads together keep too much
   std::vector<std::shared_ptr<ThreadCache>> caches;
   std::map<std::uint32_t, Depot> depots;  // by StreamClock::index; nodes never move
-  // The device's own share of the counters: of blocks it took back, and of threads that ended.
-  ThreadCounters own;
-  std::int64_t taken_back = 0;  // blocks
-  std::uint32_t calls = 0;      // under the lock
+  std::int64_t taken_back = 0;            // blocks
   // With many threads: the most of either, kept blocks included, since the peaks were last worked out.
   Bytes high_live;
   Bytes high_allocated;
@@ -95,18 +95,18 @@ struct Caching {
   template <Told kTold>
   [[nodiscard]] bool closed() const {
     if constexpr (kTold == Told::kListener) {
-      return listener.load(std::memory_order_relaxed) == nullptr;
+      return rules.listener.load(std::memory_order_relaxed) == nullptr;
     }
     return rules.off.load(std::memory_order_relaxed);
   }
   // Read once, inside: it may go at any moment, but what was read stays until the door is left.
   template <Told kTold>
   [[nodiscard]] EventSink* listener_for() const {
-    return kTold == Told::kListener ? listener.load(std::memory_order_acquire) : nullptr;
+    return kTold == Told::kListener ? rules.listener.load(std::memory_order_acquire) : nullptr;
   }
   [[nodiscard]] bool serve() const {
     return !rules.off.load(std::memory_order_relaxed) ||
-           listener.load(std::memory_order_relaxed) != nullptr;
+           rules.listener.load(std::memory_order_relaxed) != nullptr;
   }
 
   // The threads of these caches stay outside until open_doors.

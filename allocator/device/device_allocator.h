@@ -75,7 +75,7 @@ class DeviceAllocator {
   ~DeviceAllocator();
 
   // size 0 is kInvalidArgument: the doors decide what an empty allocation means.
-  Result<VirtAddr> allocate(Bytes size, StreamId stream);
+  [[gnu::hot]] Result<VirtAddr> allocate(Bytes size, StreamId stream);
   // A block that lies in one physical allocation from its first byte to its last, so that it can be
   // exported or registered as one. Fails only if no run that is free within one handle is found and
   // round_up(size) to granules exceeds what driver and limit allow plus the idle, unpinned handles.
@@ -83,15 +83,15 @@ class DeviceAllocator {
   // Into one pool, whatever is being captured. kInvalidArgument if there is no such pool.
   Result<VirtAddr> allocate_in_pool(Bytes size, StreamId stream, PoolKey pool);
   Result<VirtAddr> allocate_single_in_pool(Bytes size, StreamId stream, PoolKey pool);
-  Status free(VirtAddr address);
+  [[gnu::hot]] Status free(VirtAddr address);
   // What of both a cache of the calling thread does at once, without a lock; the whole ones ask it first too.
   // Null: ask allocate().
-  [[nodiscard]] VirtAddr allocate_kept(Bytes size, StreamId stream);
+  [[nodiscard, gnu::hot]] VirtAddr allocate_kept(Bytes size, StreamId stream);
   enum class Freed : unsigned char { kYes, kNobodys, kAskTheHeap };  // kNobodys: it is free already
-  [[nodiscard]] Freed free_kept(VirtAddr address);
+  [[nodiscard, gnu::hot]] Freed free_kept(VirtAddr address);
   // And the rest of them, for whoever has asked the cache.
-  Result<VirtAddr> allocate_uncached(Bytes size, StreamId stream);
-  Status free_uncached(VirtAddr address);
+  [[gnu::hot]] Result<VirtAddr> allocate_uncached(Bytes size, StreamId stream);
+  [[gnu::hot]] Status free_uncached(VirtAddr address);
   Status record_stream(VirtAddr address, StreamId stream);
   // The live block that contains `address`, wherever in the block it points.
   Result<BlockInfo> find(VirtAddr address) const;
@@ -193,11 +193,14 @@ class DeviceAllocator {
  private:
   class Impl;
   enum class Shape : unsigned char { kAny, kSingle };
-  Result<VirtAddr> allocate_routed(Bytes size, StreamId stream, const PoolKey* key, Shape shape);
+  [[gnu::hot]] Result<VirtAddr> allocate_routed(Bytes size,
+                                                StreamId stream,
+                                                const PoolKey* key,
+                                                Shape shape);
   explicit DeviceAllocator(std::unique_ptr<Impl> impl);
   // The timeline hears of a block of `size` once it is counted. pre: the mutex is held.
-  void feed_allocated(Bytes size);
-  void feed_freed(Bytes size);
+  [[gnu::hot]] void feed_allocated(Bytes size);
+  [[gnu::hot]] void feed_freed(Bytes size);
   void end_window();
   std::unique_ptr<Impl> impl_;
   const AddressSpace* space_;  // impl_'s

@@ -36,7 +36,7 @@ class DeviceAllocator::Impl : public Telling {
   ~Impl();
 
   // device_allocator.cc
-  void note_allocated(Block* block, Pool& pool);
+  [[gnu::hot]] void note_allocated(Block* block, Pool& pool);
   bool ask_callbacks(std::unique_lock<RankedMutex>& lock, Bytes size);
   void settle_or_set_aside(PoolKey key);
 
@@ -50,10 +50,10 @@ class DeviceAllocator::Impl : public Telling {
   Result<PhysicalHandle> create(Bytes size);
   void give_back(PhysicalHandle handle);
   void give_back(const std::vector<Piece>& pieces);
-  [[nodiscard]] Bytes capacity() const;
+  [[nodiscard, gnu::hot]] Bytes capacity() const;
   [[nodiscard]] bool exactly() const;
   [[nodiscard]] Bytes growth_size(Bytes request) const;
-  [[nodiscard]] bool within_soft_limit(Bytes more, Bytes request) const;
+  [[nodiscard, gnu::hot]] bool within_soft_limit(Bytes more, Bytes request) const;
 
   // cut.cc
   [[nodiscard]] std::uint64_t cut_budget(Bytes excess) const;
@@ -65,27 +65,27 @@ class DeviceAllocator::Impl : public Telling {
 
   // caches/caching.cc; take_kept and keep: caches/fast_path.cc
   void set_caching();
-  [[nodiscard]] bool may_run_short() const;
-  void note_pressure();
-  void note_missed(Bytes size);
-  [[nodiscard]] Bytes size_for_cache(Bytes size) const;
+  [[nodiscard, gnu::hot]] bool may_run_short() const;
+  [[gnu::hot]] void note_pressure();
+  [[gnu::hot]] void note_missed(Bytes size);
+  [[nodiscard, gnu::hot]] Bytes size_for_cache(Bytes size) const;
   template <Told kTold>
-  VirtAddr take_kept(Bytes requested, StreamId stream);
+  [[gnu::hot]] VirtAddr take_kept(Bytes requested, StreamId stream);
   template <Told kTold>
-  Freed keep(VirtAddr address);
+  [[gnu::hot]] Freed keep(VirtAddr address);
   void drop_unused_depots();
-  void open_cache(StreamClock& clock);
+  [[gnu::hot]] void open_cache(StreamClock& clock);
   bool empty_caches();
   void stop_caching();
   bool empty_caches(const Caching::Which& which, bool depots);
   void forget_stream(const StreamClock& clock);
   bool empty_own_cache();
-  void forget_gone_streams();
-  void empty_for_large();
-  void make_room_for(const Block& block);
+  [[gnu::hot]] void forget_gone_streams();
+  [[gnu::hot]] void empty_for_large();
+  [[gnu::hot]] void make_room_for(const Block& block);
   void empty_ended_caches();
   void drop_ended_caches();
-  void look_after_caches();
+  [[gnu::hot]] void look_after_caches();
 
   // compose.cc
   using Ends = std::vector<End>;
@@ -98,8 +98,8 @@ class DeviceAllocator::Impl : public Telling {
   Result<Placement> compose(Fill& fill, Bytes size, const Composition& plan);
 
   // ladder.cc
-  Result<Block*> climb(Pool& pool, Bytes requested, StreamClock& clock);
-  Result<Block*> climb_with(
+  [[gnu::hot]] Result<Block*> climb(Pool& pool, Bytes requested, StreamClock& clock);
+  [[gnu::hot]] Result<Block*> climb_with(
       Pool& pool, Bytes size, Bytes requested, StreamClock& clock, bool for_cache);
   [[nodiscard]] bool hopeless(Bytes size, Bytes more) const;
   Block* hit_after(Pool& pool, bool emptied, Bytes size, Bytes requested, StreamClock& clock);
@@ -119,10 +119,10 @@ class DeviceAllocator::Impl : public Telling {
   Block* take_lent(const Pool& asked, Bytes requested, StreamClock& clock);
   Block* take_again(Pool& pool, const PoolBlock& wanted);
   Pool* open_pool(PoolKey key);
-  void free_block(Block* block);
+  [[gnu::hot]] void free_block(Block* block);
   void release_imported(const std::vector<PhysicalHandle>& handles);
   // The pool of an allocation on `stream`; gives the lock up while filters are asked.
-  Pool& route(std::unique_lock<RankedMutex>& lock, StreamId stream);
+  [[gnu::hot]] Pool& route(std::unique_lock<RankedMutex>& lock, StreamId stream);
   void count_rung(Rung rung, Bytes size);
 
   // supply.cc
@@ -162,8 +162,8 @@ class DeviceAllocator::Impl : public Telling {
   Result<PhysicalHandle> create_making_room(Fill& fill, Bytes size);
 
   // reclaim.cc
-  void finish_free(Block* block);
-  bool release_kept(Block* chain);
+  [[gnu::hot]] void finish_free(Block* block);
+  [[gnu::hot]] bool release_kept(Block* chain);
   bool note_use(Block* block, StreamClock& clock);
   void defer_free(Block* block);
   void settle();
@@ -178,14 +178,14 @@ class DeviceAllocator::Impl : public Telling {
   void free_plain(Block* block);
   void flush_deferred_plain();
   [[nodiscard]] Bytes worth_settling() const;
-  void maybe_mark(StreamClock& clock, Bytes freed);
+  [[gnu::hot]] void maybe_mark(StreamClock& clock, Bytes freed);
   [[nodiscard]] bool filling_pool() const { return !routes.empty(); }
 
   // report.cc
   void note_high();
-  void note_peak();
-  void take_peak();
-  void note_grown();
+  [[gnu::hot]] void note_peak();
+  [[gnu::hot]] void take_peak();
+  [[gnu::hot]] void note_grown();
   void reset_peaks();
   [[nodiscard]] DeviceStats stats_locked(bool walk = true) const;
   void walk_handles(DeviceStats* s) const;
@@ -198,39 +198,15 @@ class DeviceAllocator::Impl : public Telling {
 
   Driver& driver;
   const DeviceInfo info;
-  const Options options;
   const bool virtual_memory;
+  const Options options;
   const Tuning tuning;
 
-  // Lines that threads read without the lock are not shared with what others write under it.
+  // Lines that threads read without the lock are not shared with what others write under it. What every call looks
+  // at stands together, for each line is a journey to memory in a program that needs the caches itself.
   alignas(128) mutable RankedMutex mutex{LockRank::kDevice};
-  Streams streams;
-  PhysicalMemory physical;
-  alignas(128) AddressSpace space;
-  alignas(128) HeapContext context;
-  std::map<PoolKey, Pool> pools;  // nodes never move
   Pool* default_pool = nullptr;
-  std::uint64_t pools_set_aside = 0;
-  Routes routes;                          // innermost last
-  alignas(128) AddressMap<Block> blocks;  // live blocks by address, kept ones too
-  Caching caching;
-  std::map<VirtAddr, Import> imports;            // other processes' memory
-  std::vector<HandleId> refused_imports;         // that the driver would not take back yet
-  std::vector<DeviceOrdinal> peers;              // that may use this device's memory
-  std::map<VirtAddr, Pin> pins;                  // by first address; they never overlap
-  Bytes freed_since_settled;                     // since it was asked how far the streams are
-  std::vector<std::vector<StreamUse*>> waiting;  // pending uses by clock index, oldest first
-  std::vector<StreamClock*> awaited;             // those with pending uses
-  std::vector<Region*> emptied_views;
-  std::uint64_t fills = 0;
-  bool tight = false;  // so much is taken that free memory in used handles matters
-  std::uint64_t cuts = 0;
-  std::uint64_t exact_handles = 0;     // made, smaller than usual
-  std::vector<Block*> deferred_plain;  // plain backend: frees put off while a pool is being filled
-
-  Bytes byte_limit;  // the two limits as they were last set; the lower holds
-  double memory_fraction;
-
+  bool tight = false;                // so much is taken that free memory in used handles matters
   std::int64_t requested_bytes = 0;  // without what blocks from caches were asked for (Caching)
   Bytes live_bytes;
   Bytes pending_bytes;
@@ -239,6 +215,31 @@ class DeviceAllocator::Impl : public Telling {
   std::uint64_t live_blocks = 0;
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;
+  Bytes freed_since_settled;  // since it was asked how far the streams are
+  std::vector<Region*> emptied_views;
+  Routes routes;  // innermost last
+  Streams streams;
+  PhysicalMemory physical;
+  alignas(128) AddressSpace space;
+  alignas(128) HeapContext context;
+  std::map<PoolKey, Pool> pools;  // nodes never move
+  std::uint64_t pools_set_aside = 0;
+  alignas(128) AddressMap<Block> blocks;  // live blocks by address, kept ones too
+  Caching caching;
+  std::map<VirtAddr, Import> imports;            // other processes' memory
+  std::vector<HandleId> refused_imports;         // that the driver would not take back yet
+  std::vector<DeviceOrdinal> peers;              // that may use this device's memory
+  std::map<VirtAddr, Pin> pins;                  // by first address; they never overlap
+  std::vector<std::vector<StreamUse*>> waiting;  // pending uses by clock index, oldest first
+  std::vector<StreamClock*> awaited;             // those with pending uses
+  std::uint64_t fills = 0;
+  std::uint64_t cuts = 0;
+  std::uint64_t exact_handles = 0;     // made, smaller than usual
+  std::vector<Block*> deferred_plain;  // plain backend: frees put off while a pool is being filled
+
+  Bytes byte_limit;  // the two limits as they were last set; the lower holds
+  double memory_fraction;
+
   std::uint64_t failures = 0;
   std::array<std::uint64_t, kRungCount> rungs{};
   OomReport last_report;

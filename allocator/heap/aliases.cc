@@ -11,16 +11,23 @@ Mapping* RangeHeap::mapping_at(const Region& region, VirtAddr address) {
   return region.granule_at(address).mapping;
 }
 
+// The granules of the mapping's addresses name `whom`.
+void RangeHeap::name_in_table(const Mapping& mapping, Mapping* whom) {
+  const Region& region = *mapping.region;
+  const std::size_t end = region.granule_index(mapping.end());
+  for (std::size_t i = region.granule_index(mapping.address); i < end; ++i) {
+    region.granules[i].mapping = whom;
+  }
+}
+
 Mapping* RangeHeap::link(Region& region, VirtAddr address, Handle* handle) {
   Mapping* mapping = context_.mappings.make();
   NOFRAG_CHECK(mapping != nullptr, "no host memory for a mapping");
   mapping->handle = handle;
   mapping->region = &region;
   mapping->address = address;
-  mapping->first_granule = region.granule_index(address);
-  for (std::size_t i = 0; i < handle->granule_count; ++i) {
-    region.granules[mapping->first_granule + i].mapping = mapping;
-  }
+  mapping->size = handle->physical.size;
+  name_in_table(*mapping, mapping);
   ++region.mapping_count;
   region.parked_longest = kNoLimit;
   return mapping;
@@ -35,7 +42,6 @@ Handle* RangeHeap::attach(Region& region, VirtAddr address, PhysicalHandle physi
   Handle* handle = context_.handles.make();
   NOFRAG_CHECK(handle != nullptr, "no host memory for a handle");
   handle->physical = physical;
-  handle->granule_count = static_cast<std::size_t>(physical.size / granule());
   handle->index = handles_.size();
   handles_.push_back(handle);
   list_ends(*handle);
@@ -105,9 +111,7 @@ void RangeHeap::alias_stuck(Region& region, VirtAddr address, Handle* handle) {
 // The addresses of a mapping have nothing mapped any more.
 void RangeHeap::unback(Mapping* mapping) {
   Region& region = *mapping->region;
-  for (std::size_t i = 0; i < mapping->handle->granule_count; ++i) {
-    region.granules[mapping->first_granule + i].mapping = nullptr;
-  }
+  name_in_table(*mapping, nullptr);
   --region.mapping_count;
   Block* block = carve(region, mapping->address, mapping->end());
   block->state = BlockState::kUnbacked;

@@ -14,6 +14,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "base/units.h"
@@ -67,35 +69,38 @@ class LastUses {
   std::vector<Use> more_;
 };
 
-struct Mapping {
+// Every allocation and free looks at each mapping and handle under its block, which in a program that needs the
+// processor's caches itself are journeys to memory: what they need is in the first cache line of either.
+struct alignas(64) Mapping {
   Handle* handle = nullptr;
   Region* region = nullptr;
   VirtAddr address;
-  std::size_t first_granule = 0;  // its entries in the region's table
-  std::uint32_t blocks = 0;
-  std::uint32_t pins = 0;  // while pinned it stays mapped to this handle
-  // The driver neither made it usable nor took it back: its addresses are lost, its handle is pinned.
-  bool stuck = false;
-  bool parked = false;      // its tiles do not show what the handle is used for (parking.cc)
-  LastUses last_uses;       // work of blocks freed through it: unmapping must wait for that
+  Bytes size;               // the handle's
   Mapping* next = nullptr;  // of the same handle, newest first
+  std::uint32_t blocks = 0;
+  std::uint32_t pins : 30 = 0;  // while pinned it stays mapped to this handle
+  // The driver neither made it usable nor took it back: its addresses are lost, its handle is pinned.
+  bool stuck : 1 = false;
+  bool parked : 1 = false;  // its tiles do not show what the handle is used for (parking.cc)
+  LastUses last_uses;       // work of blocks freed through it: unmapping must wait for that
 
-  [[nodiscard]] inline VirtAddr end() const;
+  [[nodiscard]] VirtAddr end() const { return address + size; }
 };
+static_assert(offsetof(Mapping, last_uses) == 48, "the newest use is in the first line");
 
-struct Handle {
+struct alignas(64) Handle {
   PhysicalHandle physical;
-  std::size_t granule_count = 0;
   Mapping* mappings = nullptr;
   std::uint32_t mapping_count = 0;
-  std::uint32_t pins = 0;  // of all its mappings; a pinned handle is neither moved nor given back
+  std::uint32_t pins : 31 =
+      0;  // of all its mappings; a pinned handle is neither moved nor given back
+  bool ends_short : 1 = false;  // nothing was freed here since both free ends were short
   Bytes used;
-  std::size_t index = 0;            // in the heap's list of handles
-  bool ends_short = false;          // nothing was freed here since both free ends were short
-  std::size_t ends_index = 0;       // else: in the heap's list of those
   Handle* previous_idle = nullptr;  // idle handles (used == 0), longest idle first
   Handle* next_idle = nullptr;
   std::uint64_t idle_since = 0;  // sequence number, comparable between heaps of a device
+  std::size_t index = 0;         // in the heap's list of handles
+  std::size_t ends_index = 0;    // without ends_short: in the heap's list of those
   std::uint64_t chosen = 0;      // the search that has it in its hands
 
   [[nodiscard]] bool idle() const { return used.is_zero(); }
@@ -126,8 +131,6 @@ struct Handle {
   }
 };
 
-inline VirtAddr Mapping::end() const {
-  return address + handle->physical.size;
-}
+static_assert(offsetof(Handle, index) == 64, "what every call needs is in the first line");
 
 }  // namespace nofrag

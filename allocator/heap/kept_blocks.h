@@ -34,7 +34,7 @@ enum class Fit : unsigned char {
 };
 
 // Puts the chain `more` (by next_kept, nullptr = none) in front of `chain`.
-Block* chain_blocks(Block* more, Block* chain);
+[[gnu::hot]] Block* chain_blocks(Block* more, Block* chain);
 
 // Whole magazines of one stream, by class.
 class Depot {
@@ -44,9 +44,9 @@ class Depot {
   // A chain by next_kept, whose head knows the count and bytes (batch_count, batch_bytes). False: full.
   bool put(std::uint32_t size_class, Block* batch, Bytes most);
   // Takes one batch, or nullptr.
-  Block* take(std::uint32_t size_class);
+  [[gnu::hot]] Block* take(std::uint32_t size_class);
   // No more batches, class by class, than it takes until at most `left` bytes are here; as one chain by next_kept.
-  Block* take_down_to(Bytes left);
+  [[gnu::hot]] Block* take_down_to(Bytes left);
   Block* take_all() { return take_down_to(Bytes(0)); }
   [[nodiscard]] Bytes bytes() const { return Bytes(bytes_.load(std::memory_order_relaxed)); }
   // How many batches of the class were taken so far, modulo 256; a few may be missing.
@@ -61,7 +61,7 @@ class Depot {
  private:
   // Batches by next_batch, in front of what is there.
   void push(std::uint32_t size_class, Block* first, Block* last);
-  void push_all(std::uint32_t size_class, Block* first);
+  [[gnu::hot]] void push_all(std::uint32_t size_class, Block* first);
 
   std::array<std::atomic<Block*>, kClasses> heads_{};
   std::array<std::atomic<std::uint8_t>, kClasses> drawn_{};
@@ -131,13 +131,13 @@ class KeptBlocks {
     return push(block, size_class, loaded);
   }
   // The same for one larger than kLargestBinned.
-  bool put_large(Block* block, Bytes most);
+  [[gnu::hot]] bool put_large(Block* block, Bytes most);
   // Half of what has most, the blocks that were kept first, until at most `left` bytes are in bins; as one
   // chain by next_kept.
-  Block* take_down_to(Bytes left);
+  [[gnu::hot]] Block* take_down_to(Bytes left);
   // Everything that is here, as one chain by next_kept; only what is too large for bins.
-  Block* take_all();
-  Block* take_large();
+  [[gnu::hot]] Block* take_all();
+  [[gnu::hot]] Block* take_large();
   [[nodiscard]] Bytes bytes() const { return binned_bytes_ + large_bytes_; }
 
   // Without a branch: sizes come in no order that a processor could learn.
@@ -191,13 +191,13 @@ class KeptBlocks {
   }
   static const std::array<std::uint8_t, Depot::kClasses> kBatch;
 
-  Block* take_same(Bytes size, std::uint64_t epoch);
+  [[gnu::hot]] Block* take_same(Bytes size, std::uint64_t epoch);
   // What the top of the class does not serve.
-  Block* take_other(std::uint32_t size_class, Bytes size, Fit fit);
+  [[gnu::hot]] Block* take_other(std::uint32_t size_class, Bytes size, Fit fit);
   static Block* take_from(Magazine& magazine, Bytes least, Bytes most);
-  Block* take_binned(std::uint32_t size_class, Bytes least, Bytes most);
+  [[gnu::hot]] Block* take_binned(std::uint32_t size_class, Bytes least, Bytes most);
   Block* take_above(std::uint32_t size_class);
-  bool make_room(std::uint32_t size_class, Bytes size, Bytes most);
+  [[gnu::hot]] bool make_room(std::uint32_t size_class, Bytes size, Bytes most);
   bool hand_over(std::uint32_t size_class, Magazine& leaving, Bytes most);
   static Block* older_half(Magazine& magazine);
 

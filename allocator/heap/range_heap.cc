@@ -163,7 +163,7 @@ void RangeHeap::for_each_part(const Block& block, Visitor&& visit) const {
   for (VirtAddr at = block.address; at < block.end();) {
     Mapping* mapping = region.granules[index].mapping;
     const VirtAddr stop = std::min(mapping->end(), block.end());
-    index = mapping->first_granule + mapping->handle->granule_count;
+    index = region.granule_index(mapping->end());
     visit(*mapping, at, stop);
     at = stop;
   }

@@ -52,12 +52,12 @@ class RangeHeap {
   void remove_region(Region& region);
 
   // The free block that a request would be cut from, or nullptr.
-  [[nodiscard]] Block* find_free(Bytes size, const StreamClock& clock);
-  Block* take_front(Block* free, Bytes size, Bytes requested, StreamClock& clock);
+  [[nodiscard, gnu::hot]] Block* find_free(Bytes size, const StreamClock& clock);
+  [[gnu::hot]] Block* take_front(Block* free, Bytes size, Bytes requested, StreamClock& clock);
   // A live block of `size` for `clock` from what is free, or nullptr.
   Block* allocate(Bytes size, Bytes requested, StreamClock& clock);
   // Live or pending -> free. Work of block->clock up to `tick` may still touch it.
-  void free(Block* block, Tick tick);
+  [[gnu::hot]] void free(Block* block, Tick tick);
 
   // A placement with few missing bytes (lowest address among equals): the best around each of the
   // longest free runs, or all unbacked.
@@ -160,7 +160,7 @@ class RangeHeap {
   [[nodiscard]] Bytes used() const { return used_; }
   [[nodiscard]] Bytes mapped_in_use() const { return mapped_ - idle_; }
   [[nodiscard]] Bytes largest_free_run() const;
-  [[nodiscard]] static Block* covering(const Region& region, VirtAddr address);
+  [[nodiscard, gnu::hot]] static Block* covering(const Region& region, VirtAddr address);
   void check() const;
 
  private:
@@ -171,28 +171,28 @@ class RangeHeap {
   }
   Block* make_block(Region& region, VirtAddr address, Bytes size, BlockState state);
   // Puts a free or unbacked block on its shelf, takes it off. Marks and states change only in between.
-  void shelve(Block* block);
-  void unshelve(Block* block);
-  void reshape(Block* block, VirtAddr address, Bytes size);
+  [[gnu::hot]] void shelve(Block* block);
+  [[gnu::hot]] void unshelve(Block* block);
+  [[gnu::hot]] void reshape(Block* block, VirtAddr address, Bytes size);
   [[nodiscard]] bool mergeable(const Block& a, const Block& b) const;
   // Puts a free (or unbacked) block on its shelf, merged with mergeable neighbours; returns the survivor.
-  Block* shelve_merged(Block* block);
-  Block* absorb(Block* left, Block* right);
+  [[gnu::hot]] Block* shelve_merged(Block* block);
+  [[gnu::hot]] Block* absorb(Block* left, Block* right);
   void inherit(Block* heir, Block* gone);
-  Block* add_before(Block* block, VirtAddr address, Bytes size);
-  Block* add_behind(Block* block, VirtAddr address, Bytes size);
+  [[gnu::hot]] Block* add_before(Block* block, VirtAddr address, Bytes size);
+  [[gnu::hot]] Block* add_behind(Block* block, VirtAddr address, Bytes size);
   // Cuts [block->address, at) off as a new block before `block`, which keeps the rest. Unshelved.
   Block* cut_front(Block* block, VirtAddr at);
-  Block* cut_out(Block* block, VirtAddr from, VirtAddr to);
+  [[gnu::hot]] Block* cut_out(Block* block, VirtAddr from, VirtAddr to);
   // One block over exactly [from, to), unshelved, without a mark, of what lies there and is nobody's.
-  Block* carve(Region& region, VirtAddr from, VirtAddr to);
-  void cover(Block* block, VirtAddr from, VirtAddr to);
+  [[gnu::hot]] Block* carve(Region& region, VirtAddr from, VirtAddr to);
+  [[gnu::hot]] void cover(Block* block, VirtAddr from, VirtAddr to);
   void make_live(Block* block, Bytes requested, StreamClock& clock);
   // visit(mapping, first address, end address) for each mapping under the block.
   template <typename Visitor>
   void for_each_part(const Block& block, Visitor&& visit) const;
-  void add_use(Block* block);
-  void drop_use(Block* block, StreamClock* clock, Tick tick, bool clean);
+  [[gnu::hot]] void add_use(Block* block);
+  [[gnu::hot]] void drop_use(Block* block, StreamClock* clock, Tick tick, bool clean);
   Block* show(Block* rest, const Mapping& source);
   bool wake_for(Bytes size, const Block* found);
   void note_shadow(Region& region);
@@ -200,6 +200,7 @@ class RangeHeap {
   void park(Region& view);
   void wake(Region& view);
   [[nodiscard]] Bytes parked_run(const Region& view, bool one_mark) const;
+  static void name_in_table(const Mapping& mapping, Mapping* whom);
   Mapping* link(Region& region, VirtAddr address, Handle* handle);
   void unlink(Mapping* mapping);
   void unback(Mapping* mapping);

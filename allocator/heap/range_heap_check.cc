@@ -78,7 +78,8 @@ void RangeHeap::check_region(const Region& region) const {
     if (mapping != nullptr) {
       NOFRAG_CHECK(mapping->region == &region && start >= mapping->address &&
                        start + granule() <= mapping->end() &&
-                       region.granules[mapping->first_granule].mapping == mapping,
+                       mapping->size == mapping->handle->physical.size &&
+                       region.granule_at(mapping->address).mapping == mapping,
                    "granule table names the wrong mapping");
       NOFRAG_CHECK(mapping->parked == (block->state == BlockState::kParked),
                    "a mapping shows its tiles, or is parked");

@@ -18,8 +18,8 @@ struct Shelf {
   // Into the list, at the newest place that its tick allows from behind `after` back. Nearly always the newest
   // tick; a remainder goes back behind its elders. One that would go far back counts as new instead: a later tick
   // is never wrong, only learned of later.
-  void age_in(Block* block, Block* after);
-  void age_out(Block* block);
+  [[gnu::hot]] void age_in(Block* block, Block* after);
+  [[gnu::hot]] void age_out(Block* block);
 };
 
 }  // namespace nofrag

@@ -53,7 +53,7 @@ class alignas(128) ThreadCache {
   ThreadCache& operator=(const ThreadCache&) = delete;
 
   // The calling thread's cache of the allocator with this number, or nullptr. Cheap.
-  static ThreadCache* mine(std::uint64_t allocator);
+  [[gnu::hot]] static ThreadCache* mine(std::uint64_t allocator);
   // Makes it; nullptr while the thread is ending.
   static std::shared_ptr<ThreadCache> make_mine(std::uint64_t allocator);
   // A number that no other allocator of the process ever has.
@@ -116,7 +116,7 @@ class alignas(128) ThreadCache {
   KeptBlocks& add(StreamId stream, StreamClock& clock, Depot& depot);
   // Everything kept, as one chain by next_kept. The counters stay.
   Block* take_all();
-  Block* take_all_and_depots();
+  [[gnu::hot]] Block* take_all_and_depots();
   // Only blocks too large for bins.
   Block* take_large();
   // Forgets the stream; what was kept for it, as take_all.
@@ -150,7 +150,7 @@ class alignas(128) ThreadCache {
   std::int64_t hits_counted = 0;
 
  private:
-  KeptBlocks* find_stream(StreamId stream);
+  [[gnu::hot]] KeptBlocks* find_stream(StreamId stream);
   KeptBlocks* find_clock(const StreamClock* clock);
 
   KeptBlocks* last_ = nullptr;

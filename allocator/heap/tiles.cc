@@ -26,9 +26,20 @@ void RangeHeap::cover(Block* block, VirtAddr from, VirtAddr to) {
   }
 }
 
+// From the nearer end of the granule: a recorded LLM server's blocks are eight deep in theirs, a journey to memory each.
 Block* RangeHeap::covering(const Region& region, VirtAddr address) {
-  Block* block = region.granule_at(address).block;
-  while (block != nullptr && address >= block->end()) {
+  const std::size_t index = region.granule_index(address);
+  const VirtAddr middle =
+      region.range.address + region.granularity * index + Bytes(region.granularity.count() / 2);
+  if (address >= middle && index + 1 < region.granule_count) {
+    Block* block = region.granules[index + 1].block;
+    while (block->address > address) {
+      block = block->previous;
+    }
+    return block;
+  }
+  Block* block = region.granules[index].block;
+  while (address >= block->end()) {
     block = block->next;
   }
   return block;

@@ -40,13 +40,13 @@ class FreeIndex {
   FreeIndex() = default;
 
   // pre: no run of this address is in the index.
-  void insert(FreeNode* node);
+  [[gnu::hot]] void insert(FreeNode* node);
   // pre: node is in this index, its address and size unchanged since insert.
-  void remove(FreeNode* node);
+  [[gnu::hot]] void remove(FreeNode* node);
   // Gives it another address and size. pre: as remove(); between the addresses lies no other run of the index.
-  void change(FreeNode* node, VirtAddr address, Bytes size);
+  [[gnu::hot]] void change(FreeNode* node, VirtAddr address, Bytes size);
   // A run of at least `size`, or nullptr if there is none. Does not remove it.
-  [[nodiscard]] FreeNode* find(Bytes size) const;
+  [[nodiscard, gnu::hot]] FreeNode* find(Bytes size) const;
   // The longest run (of several the lowest address), or nullptr.
   [[nodiscard]] FreeNode* largest() const;
   // Visits at most `at_most` runs, bin by bin from the longest down, order inside a bin free.

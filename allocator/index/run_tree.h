@@ -75,7 +75,7 @@ class RunTree {
 
   [[nodiscard]] bool empty() const { return top_.run == nullptr; }
   // Of the runs of at least `size` the one with the lowest address, or nullptr.
-  [[nodiscard]] FreeNode* first_fit(Bytes size) const;
+  [[nodiscard, gnu::hot]] FreeNode* first_fit(Bytes size) const;
   // The size of the longest run; 0 = the tree is empty.
   [[nodiscard]] Bytes longest() const;
 
@@ -114,12 +114,15 @@ class RunTree {
                          std::uint64_t to);
 
   void add_level(Pool& pool);
-  std::uint32_t descend(const FreeNode& run, Path* path, std::uint64_t* limit) const;
-  void put_in(FreeNode* run, const FreeNode& at, Pool& pool);
-  void take_out(const FreeNode& run, Pool& pool);
-  void move(FreeNode* run, const FreeNode& to, Pool& pool);
-  void mend(const Path& path, Bytes erased, Pool& pool);
-  static void mend_longest(const Path& path, std::uint32_t height, Bytes before, Bytes now);
+  [[gnu::hot]] std::uint32_t descend(const FreeNode& run, Path* path, std::uint64_t* limit) const;
+  [[gnu::hot]] void put_in(FreeNode* run, const FreeNode& at, Pool& pool);
+  [[gnu::hot]] void take_out(const FreeNode& run, Pool& pool);
+  [[gnu::hot]] void move(FreeNode* run, const FreeNode& to, Pool& pool);
+  [[gnu::hot]] void mend(const Path& path, Bytes erased, Pool& pool);
+  [[gnu::hot]] static void mend_longest(const Path& path,
+                                        std::uint32_t height,
+                                        Bytes before,
+                                        Bytes now);
   void drop_levels(Pool& pool);
 
   Slot top_{nullptr};

@@ -37,7 +37,7 @@ class Streams {
   ~Streams();
 
   // The clock of `stream`, made on first sight. Never moves or dies.
-  StreamClock& clock(StreamId stream);
+  [[gnu::hot]] StreamClock& clock(StreamId stream);
   // The one that clock() would find without asking the driver, or nullptr.
   [[nodiscard]] StreamClock* known(StreamId stream) const;
   [[nodiscard]] std::size_t count() const { return clocks_.size(); }
@@ -57,7 +57,7 @@ class Streams {
   void poll(StreamClock& clock);
   void poll_all();
   // Bytes were freed on the stream: its next marker will cover their use.
-  void note_freed(StreamClock& clock, Bytes size);
+  [[gnu::hot]] void note_freed(StreamClock& clock, Bytes size);
   // done(tick), asking the driver if it was not known to be.
   bool is_done(StreamClock& clock, Tick tick);
 
@@ -117,6 +117,9 @@ class Streams {
   void forget_captured(StreamId stream, std::uint64_t owner_thread);
   void replace_captured_marker(StreamClock& clock);
 
+  StreamClock* last_used_ = nullptr;  // most calls name the stream of the call before
+  std::vector<std::unique_ptr<StreamClock>> clocks_;
+  std::vector<StreamClock*> active_;
   Driver& driver_;
   DeviceOrdinal device_;
   static constexpr std::uint64_t kCaptured = UINT64_MAX;
@@ -133,11 +136,8 @@ class Streams {
                                       0x9E3779B97F4A7C15ULL);
     }
   };
-  std::vector<std::unique_ptr<StreamClock>> clocks_;
-  std::vector<StreamClock*> active_;
   std::vector<StreamClock*> newly_gone_;
   std::unordered_map<Key, StreamClock*, KeyHash> by_key_;
-  StreamClock* last_used_ = nullptr;  // most calls name the stream of the call before
   std::vector<EventId> idle_events_;
 };
 

@@ -1,7 +1,7 @@
 // BlockTable: the live blocks of one device as PyTorch sees them, by address.
 //
 // Owns: the blocks. Open addressing with linear probing, at most half full; entries move back on removal, so
-// that there are no tombstones.
+// that there are no tombstones. A slot has its block's address beside it: who probes reads no other block.
 // Units: bytes. Invariants: no address twice.
 // Threads: none (DeviceState's mutex). Failure: host memory that runs out throws std::bad_alloc.
 // Cost: O(1), no host allocation once it has grown.
@@ -38,11 +38,11 @@ class BlockTable {
       return nullptr;
     }
     for (std::size_t i = home(address);; i = next(i)) {
-      if (slots_[i] == nullptr) {
+      if (slots_[i].block == nullptr) {
         return nullptr;
       }
-      if (slots_[i]->address == address) {
-        return slots_[i].get();
+      if (slots_[i].address == address) {
+        return slots_[i].block.get();
       }
     }
   }
@@ -61,25 +61,27 @@ class BlockTable {
       *node = std::move(block);
     }
     ++count_;
-    return *put(std::move(node));
+    const void* const address = node->address;
+    return *put(address, std::move(node));
   }
 
   // pre: the address is there.
   Block take(const void* address) {
     std::size_t hole = home(address);
-    while (slots_[hole]->address != address) {
+    while (slots_[hole].address != address) {
       hole = next(hole);
     }
-    std::unique_ptr<Block> node = std::move(slots_[hole]);
+    std::unique_ptr<Block> node = std::move(slots_[hole].block);
     --count_;
-    for (std::size_t i = next(hole); slots_[i] != nullptr; i = next(i)) {
+    for (std::size_t i = next(hole); slots_[i].block != nullptr; i = next(i)) {
       // Back into the hole, unless its home lies between the two.
-      const std::size_t from_home = (i - home(slots_[i]->address)) & mask();
+      const std::size_t from_home = (i - home(slots_[i].address)) & mask();
       if (from_home >= ((i - hole) & mask())) {
         slots_[hole] = std::move(slots_[i]);
         hole = i;
       }
     }
+    slots_[hole].address = nullptr;
     Block block = std::move(*node);
     if (spare_.size() < kMostSpare) {
       spare_.push_back(std::move(node));
@@ -90,14 +92,18 @@ class BlockTable {
   [[nodiscard]] std::size_t size() const { return count_; }
   template <typename Visitor>
   void for_each(Visitor&& visit) const {
-    for (const auto& slot : slots_) {
-      if (slot != nullptr) {
-        visit(*slot);
+    for (const Slot& slot : slots_) {
+      if (slot.block != nullptr) {
+        visit(*slot.block);
       }
     }
   }
 
  private:
+  struct Slot {
+    const void* address = nullptr;  // of a block; nullptr: empty
+    std::unique_ptr<Block> block;
+  };
   static constexpr std::size_t kFirstSlots = 1024;
   static constexpr std::size_t kMostSpare = 4096;
 
@@ -108,25 +114,25 @@ class BlockTable {
     const std::uint64_t key = reinterpret_cast<std::uintptr_t>(address) >> 8;
     return static_cast<std::size_t>((key * 0x9E3779B97F4A7C15ULL) >> 32) & mask();
   }
-  Block* put(std::unique_ptr<Block> node) {
-    std::size_t i = home(node->address);
-    while (slots_[i] != nullptr) {
+  Block* put(const void* address, std::unique_ptr<Block> node) {
+    std::size_t i = home(address);
+    while (slots_[i].block != nullptr) {
       i = next(i);
     }
-    slots_[i] = std::move(node);
-    return slots_[i].get();
+    slots_[i] = {address, std::move(node)};
+    return slots_[i].block.get();
   }
   void grow() {
-    std::vector<std::unique_ptr<Block>> old(slots_.empty() ? kFirstSlots : 2 * slots_.size());
+    std::vector<Slot> old(slots_.empty() ? kFirstSlots : 2 * slots_.size());
     old.swap(slots_);
-    for (auto& slot : old) {
-      if (slot != nullptr) {
-        put(std::move(slot));
+    for (Slot& slot : old) {
+      if (slot.block != nullptr) {
+        put(slot.address, std::move(slot.block));
       }
     }
   }
 
-  std::vector<std::unique_ptr<Block>> slots_;
+  std::vector<Slot> slots_;
   std::vector<std::unique_ptr<Block>> spare_;
   std::size_t count_ = 0;
 };

@@ -84,7 +84,7 @@ void DeviceState::add(Block&& block) {
   // Its address was given out again: nothing is waited for there any more.
   if (!waiting_.empty()) {
     if (const auto earlier = waiting_.find(block.address); earlier != waiting_.end()) {
-      finish(earlier->second);
+      finish(earlier->second.block, earlier->second.context);
       waiting_.erase(earlier);
     }
   }
@@ -122,7 +122,7 @@ Block DeviceState::remove(const void* address, const Context& context) {
   if (block.shared_streams) {
     waiting_[address] = {block, false, context};
   } else {
-    finish({block, false, context});
+    finish(block, context);
   }
   return block;
 }
@@ -148,18 +148,15 @@ void DeviceState::note_restored(const std::vector<Block>& gone,
 }
 
 // The bytes may serve others.
-void DeviceState::finish(const Waiting& waiting) {
-  const Block& block = waiting.block;
+void DeviceState::finish(const Block& block, const Context& context) {
   change(stats_.active, block.small, 1, false);
   change(stats_.active_bytes, block.small, block.size, false);
   change(stats_.requested_bytes, block.small, block.requested, false);
   large_reserved_peak_ =
       std::max(large_reserved_peak_, static_cast<std::int64_t>(large_reserved()));
   if (history_.wants_events()) [[unlikely]] {
-    write(event_of(TraceEntry::FREE_COMPLETED,
-                   ordinal_,
-                   block,
-                   waiting.context != nullptr ? waiting.context : block.context));
+    write(event_of(
+        TraceEntry::FREE_COMPLETED, ordinal_, block, context != nullptr ? context : block.context));
   }
 }
 
@@ -168,7 +165,7 @@ void DeviceState::settle_free(const Block& block) {
   const auto found = waiting_.find(block.address);
   if (found != waiting_.end() && found->second.block.serial == block.serial &&
       !found->second.deferred) {
-    finish(found->second);
+    finish(found->second.block, found->second.context);
     waiting_.erase(found);
   }
 }
@@ -177,7 +174,7 @@ void DeviceState::complete_free(const void* address, std::uint64_t serial) {
   const std::lock_guard lock(mutex_);
   const auto found = waiting_.find(address);
   if (found != waiting_.end() && found->second.block.serial == serial) {
-    finish(found->second);
+    finish(found->second.block, found->second.context);
     waiting_.erase(found);
   }
 }
@@ -206,7 +203,7 @@ void DeviceState::on_memory_event(const nofrag_memory_event& event) {
     case NOFRAG_FREE_COMPLETED:
       if (const auto found = waiting_.find(event.address);
           found != waiting_.end() && found->second.deferred) {
-        finish(found->second);
+        finish(found->second.block, found->second.context);
         waiting_.erase(found);
       }
       break;

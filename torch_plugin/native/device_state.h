@@ -143,7 +143,7 @@ class DeviceState {
   Block remove(const void* address, const Context& context);
   void write(TraceEvent event);
   void write_to(TraceEvent event, bool ring);
-  void finish(const Waiting& waiting);
+  void finish(const Block& block, const Context& context);
   void count(DeviceStats& stats, const Block& block, bool made) const;
   void set_reserved(std::size_t reserved);
   void note_mapping(const nofrag_memory_event& event, bool made);

@@ -78,7 +78,7 @@ void DeviceAllocator::Impl::set_caching() {
   const bool wanted = caching.wanted && !filling_pool();
   const bool told = wanted && sink != nullptr && sink->concurrent();
   caching.rules.off.store(!wanted || sink != nullptr, std::memory_order_relaxed);
-  caching.listener.store(told ? sink : nullptr, std::memory_order_release);
+  caching.rules.listener.store(told ? sink : nullptr, std::memory_order_release);
   note_pressure();
 }
 
@@ -211,7 +211,7 @@ bool DeviceAllocator::Impl::empty_caches(const Caching::Which& which, bool depot
 // Nothing is kept, and nothing will be until set_caching() allows it.
 void DeviceAllocator::Impl::stop_caching() {
   caching.rules.off.store(true, std::memory_order_relaxed);
-  caching.listener.store(nullptr, std::memory_order_relaxed);
+  caching.rules.listener.store(nullptr, std::memory_order_relaxed);
   empty_caches(all, true);
 }
 

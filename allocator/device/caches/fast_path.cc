@@ -33,7 +33,7 @@ struct Seen {
 }
 
 // A kept block for the request, or null.
-Block* take_from(KeptBlocks& kept, const Caching::Rules& rules, Bytes requested) {
+[[gnu::hot]] Block* take_from(KeptBlocks& kept, const Caching::Rules& rules, Bytes requested) {
   return requested.is_zero() || requested > kLargestCached
              ? nullptr
              : kept.take(round_up(requested, kBlockUnit),
@@ -81,10 +81,10 @@ bool keep_block(const Caching& caching,
 
 // Inside the door, which it leaves: whatever take_kept may meet.
 template <Told kTold, typename Impl>
-[[gnu::noinline]] VirtAddr take_any(const Impl& s,
-                                    ThreadCache& cache,
-                                    Bytes requested,
-                                    StreamId stream) {
+[[gnu::noinline, gnu::hot]] VirtAddr take_any(const Impl& s,
+                                              ThreadCache& cache,
+                                              Bytes requested,
+                                              StreamId stream) {
   VirtAddr address;
   const Caching& caching = s.caching;
   // Asked inside: whoever switches caches off and empties them finds them empty from then on.
@@ -109,10 +109,10 @@ template <Told kTold, typename Impl>
 }
 
 // The same where it is known of which stream, for what is not on top of a bin.
-[[gnu::noinline]] VirtAddr take_further(ThreadCache& cache,
-                                        KeptBlocks& kept,
-                                        const Caching::Rules& rules,
-                                        Bytes requested) {
+[[gnu::noinline, gnu::hot]] VirtAddr take_further(ThreadCache& cache,
+                                                  KeptBlocks& kept,
+                                                  const Caching::Rules& rules,
+                                                  Bytes requested) {
   VirtAddr address;
   if (Block* block = take_from(kept, rules, requested); block != nullptr) {
     cache.note_taken(*block, requested);
@@ -123,11 +123,11 @@ template <Told kTold, typename Impl>
 }
 
 // And of keep, for what finds no room there.
-[[gnu::noinline]] DeviceAllocator::Freed keep_further(ThreadCache& cache,
-                                                      KeptBlocks& kept,
-                                                      const Caching::Rules& rules,
-                                                      Block& block,
-                                                      std::uint32_t size_class) {
+[[gnu::noinline, gnu::hot]] DeviceAllocator::Freed keep_further(ThreadCache& cache,
+                                                                KeptBlocks& kept,
+                                                                const Caching::Rules& rules,
+                                                                Block& block,
+                                                                std::uint32_t size_class) {
   const bool done = put_in(kept, rules, block, size_class);
   if (done) {
     cache.note_kept(block);
