@@ -1,6 +1,6 @@
 // What the engine's calls cost a program that needs the processor's caches itself: a recorded job is played through
 // DeviceAllocator on a simulated device, and between any two calls a buffer is read that is as large as such a program's
-// own data, and 128 KiB of other code are run; and a line of each of so many pages of data, and of as many of code, which
+// own data, and 128 KiB of other code are run; and a line of each of PAGES pages of data, and of as many of code (other code on x86-64 alone), which
 // leaves the processor without the addresses of the allocator's pages. Median and mean nanoseconds of an allocation and
 // of a free (all of them; those above 1 MiB), and how much reading the clock takes. A program in Python leaves little of
 // the allocator's data in the caches, so that what counts is how many lines and pages a call touches; counted
@@ -14,6 +14,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -59,8 +60,10 @@ class Pages {
     for (std::size_t i = 0; i < count; ++i) {
       *line(i) = kReturn;
     }
-    if (code) {
-      ::mprotect(bytes_at_, bytes_, PROT_READ | PROT_EXEC);
+    if (code && ::mprotect(bytes_at_, bytes_, PROT_READ | PROT_EXEC) != 0) {
+      ::munmap(bytes_at_, bytes_);
+      throw std::runtime_error(
+          "the system runs no code that a program made: only with 0 pages here");
     }
   }
   Pages(const Pages&) = delete;

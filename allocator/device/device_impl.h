@@ -201,11 +201,10 @@ class DeviceAllocator::Impl : public Telling {
   const bool virtual_memory;
   const Options options;
   const Tuning tuning;
-
-  // Lines that threads read without the lock are not shared with what others write under it. What every call looks
-  // at stands together, for each line is a journey to memory in a program that needs the caches itself.
+  // Lines that threads read without the lock, or wait at for it, are not shared with what others write under it. What
+  // every call looks at stands together: each line is a journey to memory in a program that needs the caches itself.
   alignas(128) mutable RankedMutex mutex{LockRank::kDevice};
-  Pool* default_pool = nullptr;
+  alignas(128) Pool* default_pool = nullptr;
   bool tight = false;                // so much is taken that free memory in used handles matters
   std::int64_t requested_bytes = 0;  // without what blocks from caches were asked for (Caching)
   Bytes live_bytes;

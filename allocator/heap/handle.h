@@ -70,7 +70,7 @@ class LastUses {
 };
 
 // Every allocation and free looks at each mapping and handle under its block, which in a program that needs the
-// processor's caches itself are journeys to memory: what they need is in the first cache line of either.
+// processor's caches itself are journeys to memory: nearly all that they need is in the first cache line of either.
 struct alignas(64) Mapping {
   Handle* handle = nullptr;
   Region* region = nullptr;
@@ -86,14 +86,14 @@ struct alignas(64) Mapping {
 
   [[nodiscard]] VirtAddr end() const { return address + size; }
 };
-static_assert(offsetof(Mapping, last_uses) == 48, "the newest use is in the first line");
+static_assert(offsetof(Mapping, last_uses) == 48, "the first stream's use is in the first line");
 
 struct alignas(64) Handle {
   PhysicalHandle physical;
   Mapping* mappings = nullptr;
   std::uint32_t mapping_count = 0;
-  std::uint32_t pins : 31 =
-      0;  // of all its mappings; a pinned handle is neither moved nor given back
+  // Of all its mappings; a pinned handle is neither moved nor given back.
+  std::uint32_t pins : 31 = 0;
   bool ends_short : 1 = false;  // nothing was freed here since both free ends were short
   Bytes used;
   Handle* previous_idle = nullptr;  // idle handles (used == 0), longest idle first
@@ -131,6 +131,6 @@ struct alignas(64) Handle {
   }
 };
 
-static_assert(offsetof(Handle, index) == 64, "what every call needs is in the first line");
+static_assert(offsetof(Handle, index) == 64, "what nearly every call needs is in the first line");
 
 }  // namespace nofrag

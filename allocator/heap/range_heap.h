@@ -160,6 +160,7 @@ class RangeHeap {
   [[nodiscard]] Bytes used() const { return used_; }
   [[nodiscard]] Bytes mapped_in_use() const { return mapped_ - idle_; }
   [[nodiscard]] Bytes largest_free_run() const;
+  // pre: the address is in the region. Never null.
   [[nodiscard, gnu::hot]] static Block* covering(const Region& region, VirtAddr address);
   void check() const;
 

@@ -93,6 +93,11 @@ void RangeHeap::check_region(const Region& region) const {
   }
   NOFRAG_CHECK(mappings == region.mapping_count && parked == region.parked,
                "mappings in a region miscounted");
+  for (block = region.first; block != nullptr; block = block->next) {
+    NOFRAG_CHECK(covering(region, block->address) == block &&
+                     covering(region, block->end() - FreeIndex::kUnit) == block,
+                 "a block is not found by an address of its own");
+  }
   NOFRAG_CHECK(parked == 0 || parked_run(region, false) <= region.parked_longest,
                "a parked view has a longer run than it says");
 }

@@ -28,6 +28,7 @@ void RangeHeap::cover(Block* block, VirtAddr from, VirtAddr to) {
 
 // From the nearer end of the granule: a recorded LLM server's blocks are eight deep in theirs, a journey to memory each.
 Block* RangeHeap::covering(const Region& region, VirtAddr address) {
+  NOFRAG_ASSERT(region.range.contains(address), "looking for a block outside the region");
   const std::size_t index = region.granule_index(address);
   const VirtAddr middle =
       region.range.address + region.granularity * index + Bytes(region.granularity.count() / 2);

@@ -11,6 +11,8 @@
 #include <memory>
 #include <vector>
 
+#include <c10/util/Exception.h>
+
 #include "torch_plugin/native/abi/types.h"
 
 namespace nofrag::native {
@@ -69,6 +71,7 @@ class BlockTable {
   Block take(const void* address) {
     std::size_t hole = home(address);
     while (slots_[hole].address != address) {
+      TORCH_INTERNAL_ASSERT_DEBUG_ONLY(slots_[hole].block != nullptr);
       hole = next(hole);
     }
     std::unique_ptr<Block> node = std::move(slots_[hole].block);
@@ -101,8 +104,8 @@ class BlockTable {
 
  private:
   struct Slot {
-    const void* address = nullptr;  // of a block; nullptr: empty
-    std::unique_ptr<Block> block;
+    const void* address = nullptr;
+    std::unique_ptr<Block> block;  // nullptr: empty
   };
   static constexpr std::size_t kFirstSlots = 1024;
   static constexpr std::size_t kMostSpare = 4096;

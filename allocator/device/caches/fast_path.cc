@@ -138,9 +138,9 @@ template <Told kTold, typename Impl>
 
 // As take_any, of keep.
 template <Told kTold, typename Impl>
-[[gnu::noinline]] DeviceAllocator::Freed keep_any(const Impl& s,
-                                                  ThreadCache& cache,
-                                                  VirtAddr address) {
+[[gnu::noinline, gnu::hot]] DeviceAllocator::Freed keep_any(const Impl& s,
+                                                            ThreadCache& cache,
+                                                            VirtAddr address) {
   DeviceAllocator::Freed freed = DeviceAllocator::Freed::kAskTheHeap;
   Seen seen;
   // Nobody's and no block, where the map changes all the time: the heap knows whose it is.

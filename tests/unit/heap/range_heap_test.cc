@@ -212,6 +212,30 @@ TEST_F(RangeHeapTest, BlockAtFindsTheCoveringBlock) {
   EXPECT_EQ(context_.block_at(kBase + 64 * kMiB), nullptr);
 }
 
+// check() looks every block up by its first and its last address.
+TEST_F(RangeHeapTest, BlocksAreFoundWhateverTheGranularity) {
+  HeapContext context{streams_, 3 * kMiB};
+  RangeHeap heap(context, RangeHeap::Sharing::kShared);
+  Region& region = heap.add_region({kBase + kGiB, 30 * kMiB}, true);
+  Handle* handle = heap.attach(region, region.range.address, {HandleId{1}, 30 * kMiB});
+  std::vector<Block*> blocks;
+  for (int i = 0; i < 40; ++i) {
+    const Bytes size = i % 3 == 0 ? kMiB : Bytes(std::uint64_t{512} << (i % 11));
+    blocks.push_back(heap.allocate(size, size, streams_.clock(kA)));
+    ASSERT_NE(blocks.back(), nullptr);
+    heap.check();
+  }
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    Block* block = blocks[i * 7 % blocks.size()];
+    for (Bytes in; in < block->size; in += 96 * kKiB) {
+      ASSERT_EQ(RangeHeap::covering(region, block->address + in), block);
+    }
+    heap.free(block, block->clock->stamp());
+    heap.check();
+  }
+  heap.detach(handle);
+}
+
 TEST_F(RangeHeapTest, RandomAttachDetachAllocateFree) {
   std::mt19937_64 random(11);
   std::vector<StreamId> ids = {kA, kB, StreamId(0x300)};
