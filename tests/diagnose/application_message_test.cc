@@ -290,6 +290,21 @@ TEST(Xla, NewerTextsAndTpus) {
   EXPECT_FALSE(says(d.advice, "nofrag") || says(d.advice, "nvidia") || says(d.advice, "PyTorch"));
 }
 
+// gRPC's and web services' name for any bound.
+TEST(Xla, ExhaustedIsMoreThanMemory) {
+  const std::string size =
+      "StatusCode.RESOURCE_EXHAUSTED details = \"Received message larger than max\"\n";
+  for (const std::string& text :
+       {size,
+        std::string("429 RESOURCE_EXHAUSTED: Quota exceeded for quota metric"),
+        std::string("429 RESOURCE_EXHAUSTED, too many requests")}) {
+    EXPECT_TRUE(failure_in(text).source.empty()) << text;
+  }
+  const std::string memory = "RESOURCE_EXHAUSTED: CUDA could not serve it\n";
+  EXPECT_EQ(failure_in(memory).source, "JAX");
+  EXPECT_EQ(failure_in(size + std::string(400, '.') + memory).source, "JAX");
+}
+
 TEST(Rmm, NewerTextsKeepTheirSizes) {
   const std::string log =
       "[error ] [A][Stream 0x1][Upstream 11136000000B][FAILURE maximum pool size exceeded: Not "

@@ -212,9 +212,15 @@ TEST(HostGuess, NeverWhereSomethingElseIsFound) {
                            "exit code 0",
                            "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0",
                            "\"OOMKilled\": false, \"ExitCode\": 137",
-                           "OOMKilled:false"}) {
+                           "OOMKilled:false",
+                           "terminated_reason{container=\"trainer\",reason=\"OOMKilled\"} 0",
+                           "terminated OOMKilled=0"}) {
     EXPECT_FALSE(failure_in(text).host_memory) << text;
   }
+  verdict("terminated_reason{container=\"trainer\",reason=\"OOMKilled\"} 1",
+          HostMemory::kContainer);
+  verdict("terminated_reason{reason=\"OOMKilled\"} 0.5", HostMemory::kContainer);
+  verdict("trainer-0   0/1   OOMKilled   0   5m", HostMemory::kContainer);
   verdict("low 0\nhigh 0\nmax 12\noom 2\noom_kill 2", HostMemory::kContainer);
   verdict("\"OOMKilled\": true, \"ExitCode\": 137", HostMemory::kContainer);
 }

@@ -200,8 +200,14 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
-// Docker and Kubernetes also write that it was not.
+// Docker and Kubernetes also write that it was not, and metrics of every reason that there could be have a 0. (In a
+// table of pods the number behind it counts starts.)
 bool is_denied(std::string_view after) {
+  for (const std::string_view none : {"\"} 0", "=0", "=\"0\""}) {
+    if (after.starts_with(none) && after.substr(none.size()).find_first_of(".123456789") != 0) {
+      return true;
+    }
+  }
   const std::size_t word = after.find_first_not_of("\"': =");
   return word != kNowhere && word > 0 && after.substr(word, 5) == "false";
 }

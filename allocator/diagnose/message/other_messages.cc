@@ -295,6 +295,26 @@ const char* plain_source(std::string_view text) {
   return kNobodys;
 }
 
+// gRPC's and web services' name for every bound: of memory, unless they say of what else.
+bool is_memory_exhausted(std::string_view text) {
+  constexpr std::string_view kName = "RESOURCE_EXHAUSTED";
+  for (std::size_t at = text.find(kName); at != std::string_view::npos;
+       at = text.find(kName, at + 1)) {
+    const std::string_view what = text.substr(at, 300);
+    constexpr std::string_view kOthers[] = {"larger than max",
+                                            "uota",
+                                            "ate limit",
+                                            "ate_limit",
+                                            "oo many requests",
+                                            "oo Many Requests"};
+    if (std::none_of(
+            std::begin(kOthers), std::end(kOthers), [&](auto s) { return holds(what, s); })) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool read_plain(std::string_view text, Failure* f) {
   constexpr std::string_view kSigns[] = {"cudaErrorMemoryAllocation",
                                          "CUDA_ERROR_OUT_OF_MEMORY",
@@ -305,7 +325,6 @@ bool read_plain(std::string_view text, Failure* f) {
                                          "CUDA error 2",
                                          "cublas_status_alloc_failed",
                                          "CUBLAS_STATUS_ALLOC_FAILED",
-                                         "RESOURCE_EXHAUSTED",
                                          "OOM when allocating",
                                          "CUDNN_STATUS_ALLOC_FAILED",
                                          "Failed to CUDA calloc",
@@ -323,7 +342,8 @@ bool read_plain(std::string_view text, Failure* f) {
                                          "unable to allocate CUDA",
                                          "unable to allocate ROCm",
                                          "increase --mem-fraction-static"};
-  if (std::none_of(std::begin(kSigns), std::end(kSigns), [&](auto s) { return holds(text, s); })) {
+  if (!is_memory_exhausted(text) &&
+      std::none_of(std::begin(kSigns), std::end(kSigns), [&](auto s) { return holds(text, s); })) {
     return false;
   }
   f->source = plain_source(text);
