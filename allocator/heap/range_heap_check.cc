@@ -34,6 +34,14 @@ std::vector<Part> parts_of(const Mapping& mapping, bool own) {
   return parts;
 }
 
+void check_lookup(const Region& region) {
+  for (const Block* block = region.first; block != nullptr; block = block->next) {
+    NOFRAG_CHECK(RangeHeap::covering(region, block->address) == block &&
+                     RangeHeap::covering(region, block->end() - FreeIndex::kUnit) == block,
+                 "a block is not found by an address of its own");
+  }
+}
+
 }  // namespace
 
 void RangeHeap::check_region(const Region& region) const {
@@ -93,11 +101,6 @@ void RangeHeap::check_region(const Region& region) const {
   }
   NOFRAG_CHECK(mappings == region.mapping_count && parked == region.parked,
                "mappings in a region miscounted");
-  for (block = region.first; block != nullptr; block = block->next) {
-    NOFRAG_CHECK(covering(region, block->address) == block &&
-                     covering(region, block->end() - FreeIndex::kUnit) == block,
-                 "a block is not found by an address of its own");
-  }
   NOFRAG_CHECK(parked == 0 || parked_run(region, false) <= region.parked_longest,
                "a parked view has a longer run than it says");
 }
@@ -208,6 +211,7 @@ void RangeHeap::check() const {
   for (std::size_t i = 0; i < regions_.size(); ++i) {
     NOFRAG_CHECK(regions_[i]->index == i, "region list and its index disagree");
     check_region(*regions_[i]);
+    check_lookup(*regions_[i]);
     const auto listed = std::count(parked_.begin(), parked_.end(), regions_[i].get());
     NOFRAG_CHECK(listed == (regions_[i]->parked != 0 ? 1 : 0),
                  "views with parked mappings are listed");
