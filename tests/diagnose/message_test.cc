@@ -227,6 +227,47 @@ TEST(Torch, AsyncBackendMpsAndOld) {
   EXPECT_EQ(classify(old).cause, Cause::kUnknown);
 }
 
+// The driver had the memory, and PyTorch's own limit refused it.
+TEST(Torch, AsyncBackendAndItsLimit) {
+  const auto table = [](const std::string& prefix, const std::string& live) {
+    return prefix +
+           "torch.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of "
+           "memory)\n" +
+           prefix + "Currently allocated     : " + live + "\n" + prefix +
+           "Requested               : 2.00 GiB\n" + prefix +
+           "Device limit            : 23.99 GiB\n" + prefix +
+           "Free (according to CUDA): 11.00 GiB\n" + prefix +
+           "PyTorch limit (set by user-supplied memory fraction)\n" + prefix +
+           "                        : 12.00 GiB\n";
+  };
+  for (const char* const prefix : {"",
+                                   "[rank0]: ",
+                                   "2026-01-02 12:00:05 ",
+                                   "2026-01-02T12:00:05.123Z [rank1]: ",
+                                   "(worker pid=4242, ip=10.0.0.7) "}) {
+    const Failure f = failure_in(table(prefix, "10.50 GiB"));
+    EXPECT_EQ(f.live, gib(10.5)) << prefix;
+    EXPECT_EQ(f.requested, gib(2)) << prefix;
+    EXPECT_EQ(f.driver_free, gib(11)) << prefix;
+    EXPECT_EQ(f.limit, gib(12)) << prefix;
+    EXPECT_TRUE(f.limit_reached) << prefix;
+    const Diagnosis d = classify(f);
+    EXPECT_EQ(d.cause, Cause::kLimit) << prefix;
+    EXPECT_TRUE(says(d.advice, "raise the limit of 12.00 GiB")) << prefix;
+    EXPECT_TRUE(says(d.evidence, "the 10.50 GiB that are allocated would exceed its limit"));
+    // Below its limit it was not PyTorch that refused it.
+    const Failure below = failure_in(table(prefix, "9.50 GiB"));
+    EXPECT_EQ(below.limit, gib(12)) << prefix;
+    EXPECT_FALSE(below.limit_reached) << prefix;
+    EXPECT_EQ(classify(below).cause, Cause::kRefusedBelow) << prefix;
+  }
+  // Cut before the limit, and with another program's line in its place.
+  const std::string whole = table("", "10.50 GiB");
+  const std::string cut = whole.substr(0, whole.find("   : 12.00"));
+  EXPECT_EQ(failure_in(cut).limit, std::nullopt);
+  EXPECT_EQ(failure_in(cut + "\n12:00:05 step: 7\nheld: 9.00 GiB").limit, std::nullopt);
+}
+
 TEST(Others, CuPyRmmOnnx) {
   const Failure cupy = failure_in(
       "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 805,306,368 bytes (allocated so "

@@ -150,7 +150,34 @@ void read_sentences(std::string_view text, Failure* f) {
   read_processes(text, f);
 }
 
-// The backend cudaMallocAsync: a table. The driver's pool does not say what it caches.
+// "PyTorch limit (set by user-supplied memory fraction)\n                        : 12.00 GiB": it stands in the line below
+// its name, and what starts a line ("[rank0]: ", a time) has colons, too. Only the size has a unit.
+std::optional<Bytes> limit_in_table(std::string_view table) {
+  constexpr std::size_t kLongestLines = 300;
+  constexpr std::string_view kUnits[] = {" bytes", " KiB", " MiB", " GiB"};
+  const std::size_t name = table.find("PyTorch limit");
+  if (name == kNowhere) {
+    return std::nullopt;
+  }
+  std::string_view lines = table.substr(name, kLongestLines);
+  const std::size_t first = lines.find('\n');
+  lines = lines.substr(0, first == kNowhere ? kNowhere : lines.find('\n', first + 1));
+  for (std::size_t at = lines.find(':'); at != kNowhere; at = lines.find(':', at + 1)) {
+    const std::string_view behind = lines.substr(at + 1);
+    const std::size_t number = std::min(behind.find_first_not_of(" \t"), behind.size());
+    const std::size_t unit = behind.find_first_not_of("0123456789.,", number);
+    const std::string_view rest = behind.substr(std::min(unit, behind.size()));
+    if (std::any_of(std::begin(kUnits), std::end(kUnits), [rest](std::string_view one) {
+          return rest.starts_with(one);
+        })) {
+      return size_at(behind);
+    }
+  }
+  return std::nullopt;
+}
+
+// The backend cudaMallocAsync: a table. The driver's pool does not say what it caches, and PyTorch compares its limit with
+// what is allocated.
 bool read_table(std::string_view text, Failure* f) {
   const std::size_t at = last_of(text, "Currently allocated");
   if (at == std::string_view::npos) {
@@ -165,9 +192,14 @@ bool read_table(std::string_view text, Failure* f) {
   f->requested = row("Requested");
   f->capacity = row("Device limit");
   f->driver_free = row("Free (according to CUDA)");
-  const std::optional<Bytes> limit = row("PyTorch limit");
+  const std::optional<Bytes> limit = limit_in_table(table);
   if (limit && f->capacity && *limit < *f->capacity) {
     f->limit = limit;
+    f->limit_reached = f->live && f->requested && *f->live + *f->requested > *limit;
+    if (f->limit_reached) {
+      f->notes.push_back("PyTorch itself refused it: with the request the " +
+                         human_bytes(*f->live) + " that are allocated would exceed its limit");
+    }
   }
   return f->requested.has_value();
 }
