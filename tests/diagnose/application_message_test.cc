@@ -132,6 +132,26 @@ TEST(TensorRt, TheSizeIsRead) {
       "TensorRT");
 }
 
+TEST(TensorRt, TheSizeThatItsBufferCouldNotGrowTo) {
+  const std::string old =
+      "[W] Requested amount of GPU memory (1073741824 bytes) could not be allocated.\n";
+  const std::string buffer = "[TRT] [E] [virtualMemoryBuffer.cpp::resizePhysical::154] ";
+  const std::string sized =
+      buffer + "Error Code 2: OutOfMemory (Requested size was 4294967296 bytes.)\n";
+  const std::string unsized = buffer + "Error Code 2: OutOfMemory (no further information)\n";
+  const Failure f = failure_in(sized);
+  EXPECT_EQ(f.source, "TensorRT");
+  EXPECT_EQ(f.requested, 4 * kGiB);
+  EXPECT_TRUE(says(classify(f).advice, "--memPoolSize=workspace"));
+  EXPECT_EQ(failure_in(unsized).source, "TensorRT");
+  EXPECT_EQ(failure_in(unsized).requested, std::nullopt);
+  EXPECT_EQ(failure_in(old + unsized).requested, kGiB);
+  EXPECT_FALSE(says(classify(failure_in(old + unsized)).evidence, "failures of GPU memory"));
+  EXPECT_EQ(failure_in(old + sized).requested, 4 * kGiB);
+  EXPECT_EQ(failure_in(sized + old).requested, kGiB);
+  EXPECT_TRUE(says(classify(failure_in(old + sized)).evidence, "2 failures of GPU memory"));
+}
+
 TEST(Tgi, ItsOwnWordsAndPyTorchs) {
   for (const char* text :
        {"RuntimeError: Not enough memory to handle 4096 prefill tokens. You need to decrease "

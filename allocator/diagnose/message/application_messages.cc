@@ -96,15 +96,24 @@ bool read_paddle(std::string_view text, Failure* f) {
   return true;
 }
 
-// "Requested amount of GPU memory (1073741824 bytes) could not be allocated."
+// "Requested amount of GPU memory (1073741824 bytes) could not be allocated.", or "[virtualMemoryBuffer.cpp::
+// resizePhysical::154] Error Code 2: OutOfMemory (Requested size was 4294967296 bytes.)", which some versions say without
+// a size. Of two sizes the last.
 bool read_tensorrt(std::string_view text, Failure* f) {
+  constexpr std::size_t kLine = 200;
   const std::string_view one = last_paragraph(text, "Requested amount of GPU memory (");
-  const std::string_view newer = last_paragraph(text, "[defaultAllocator.cpp");
-  if (one.empty() && !holds(newer.substr(0, 200), "out of memory")) {
+  const std::string_view newer = last_paragraph(text, "[defaultAllocator.cpp").substr(0, kLine);
+  const std::string_view code =
+      last_paragraph(text, "Error Code 2: OutOfMemory (").substr(0, kLine);
+  if (one.empty() && code.empty() && !holds(newer, "out of memory")) {
     return false;
   }
   f->source = "TensorRT";
-  f->requested = size_after(one, "GPU memory (");
+  f->requested = size_after(code, "(Requested size was ");
+  if (!f->requested || one.data() > code.data()) {
+    const std::optional<Bytes> said = size_after(one, "GPU memory (");
+    f->requested = said ? said : f->requested;
+  }
   return true;
 }
 

@@ -41,6 +41,7 @@ constexpr auto kHeadlines = std::to_array<Headline>({
     {"ailed to cudaMalloc ", "cudaMalloc "},
     {"Out of memory error on GPU ", "Cannot allocate "},
     {"Requested amount of GPU memory (", "memory ("},
+    {"Error Code 2: OutOfMemory (", "size was "},
     {"Insufficient VRAM", ""},
     {"System is out of GPU", ""},
     {"Ran out of memory in memory space ", "Used "},
