@@ -288,6 +288,31 @@ TEST(Llama, OllamaAndAmd) {
   EXPECT_EQ(amd.moment, Moment::kStep);
 }
 
+// The pool's numbers, whatever else is printed behind them in similar words.
+TEST(Bfc, StatsOfOthersAreNotThePools) {
+  const std::string failed =
+      "W external/bfc_allocator.cc:479] Allocator (GPU_0_bfc) ran out of memory trying to allocate "
+      "1.50GiB (rounded to 1610612736)requested by op \n";
+  const std::string dump =
+      "I external/bfc_allocator.cc:1101] Stats: \nLimit:                     16106127360\n"
+      "InUse:                     12884901888\nMaxInUse:                  13958643712\n";
+  for (const char* const behind : {"",
+                                   "trainer: Training Stats: loss 3.2\n",
+                                   "Rate Limit: 5\n",
+                                   "Stats: Limit: 7, Used: 3\n"}) {
+    for (const std::string& text : {failed + dump + behind, failed + behind + dump}) {
+      const Failure f = failure_in(text);
+      EXPECT_EQ(f.capacity, 15 * kGiB) << text;
+      EXPECT_EQ(f.live, 12 * kGiB) << text;
+      EXPECT_EQ(classify(f).cause, Cause::kFragmentation) << text;
+    }
+  }
+  // Of two dumps the last.
+  std::string earlier = dump;
+  earlier.replace(earlier.find("12884901888"), 11, "10737418240");
+  EXPECT_EQ(failure_in(failed + earlier + failed + dump + "Epoch Stats: 1\n").live, 12 * kGiB);
+}
+
 TEST(Xla, NewerTextsAndTpus) {
   const Failure f = failure_in(
       "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate "

@@ -20,10 +20,22 @@ std::string_view from_last(std::string_view text, std::string_view phrase) {
   return at == std::string_view::npos ? std::string_view() : text.substr(at, kLongest);
 }
 
+// Where "Limit:" and, in the next line, "InUse:" are: other programs print a "Stats:" or a limit of theirs.
+std::string_view bfc_stats(std::string_view text) {
+  constexpr std::string_view kFirst = "Limit:";
+  for (std::size_t at = last_of(text, kFirst); at != kNowhere;
+       at = last_of(text.substr(0, at + kFirst.size() - 1), kFirst)) {
+    const std::string_view block = text.substr(at, kSentence);
+    if (holds(block, "InUse:")) {
+      return block;
+    }
+  }
+  return {};
+}
+
 // The statistics block of the BFC allocator; the pool's Limit is taken from the driver as a whole.
 void read_bfc_stats(std::string_view text, Failure* f) {
-  const std::string_view stats = from_last(text, "Stats:");
-  const std::string_view block = stats.empty() ? from_last(text, "Limit:") : stats;
+  const std::string_view block = bfc_stats(text);
   const std::optional<Bytes> limit = size_after(block, "Limit:");
   const std::optional<Bytes> in_use = size_after(block, "InUse:");
   if (!limit || !in_use || limit->is_zero()) {
