@@ -288,6 +288,27 @@ TEST(Llama, OllamaAndAmd) {
   EXPECT_EQ(amd.moment, Moment::kStep);
 }
 
+// Ollama's own log names neither its program nor its models in each line.
+TEST(Llama, OllamasLogIsToldFromLlamaCpps) {
+  const std::string error = "CUDA error: out of memory\n  current device: 0, in function alloc at ";
+  const std::string file = "ggml/src/ggml-cuda/ggml-cuda.cu:445\n";
+  for (const std::string& text :
+       {"time=2026-01-02T12:00:05.123Z level=INFO source=server.go:1272 msg=\"loading\"\n" + error +
+            file,
+        error + file +
+            "[GIN] 2026/01/02 - 12:00:05 | 500 | 3.2s | 127.0.0.1 | POST \"/api/chat\"\n",
+        error + "//ml/backend/ggml/" + file,
+        error + "//ml/backend/ggml/ggml/src/backend.cpp:12\n"}) {
+    const Failure f = failure_in(text);
+    EXPECT_EQ(f.source, "Ollama") << text;
+    EXPECT_TRUE(says(classify(f).advice, "OLLAMA_NUM_PARALLEL")) << text;
+    EXPECT_FALSE(says(classify(f).advice, "-ngl")) << text;
+  }
+  EXPECT_EQ(failure_in(error + file).source, "llama.cpp");
+  // Another program's server.go, and no word of llama.cpp.
+  EXPECT_EQ(failure_in("source=server.go:12 msg=x\nCUDA error: out of memory\n").source, "CUDA");
+}
+
 // The pool's numbers, whatever else is printed behind them in similar words.
 TEST(Bfc, StatsOfOthersAreNotThePools) {
   const std::string failed =

@@ -74,6 +74,44 @@ TEST(Several, RetriesOfLlamaCpp) {
   EXPECT_TRUE(says(classify(f).evidence, "allocating 5030.00 MiB on device 0"));
 }
 
+// Ollama says of its runner what the runner has said, without the size.
+TEST(Several, OllamasSummaryIsNoFailureOfItsOwn) {
+  const std::string first =
+      "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 20480.00 MiB on device 0: cudaMalloc "
+      "failed: out of memory\nggml_gallocr_reserve_n_impl: failed to allocate CUDA0 buffer of size "
+      "21474836480\n";
+  const std::string one =
+      "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 14336.00 MiB on device 0: cudaMalloc "
+      "failed: out of memory\nggml_gallocr_reserve_n_impl: failed to allocate CUDA0 buffer of size "
+      "15032385536\n";
+  const Diagnosis alone = classify(failure_in(one));
+  for (const std::string& ended : {std::string("has terminated: "),
+                                   std::string("has terminated: signal: aborted (core dumped) "),
+                                   std::string("no longer running: 2 ")}) {
+    const std::string summary =
+        "time=2026-01-02T12:00:05.123Z level=INFO source=sched.go:470 msg=\"Load failed\" "
+        "model=/root/.ollama/models/blobs/sha256-1 error=\"llama runner process " +
+        ended + "cudaMalloc failed: out of memory\"\n";
+    const Failure f = failure_in(one + summary);
+    EXPECT_EQ(f.source, "Ollama");
+    EXPECT_EQ(f.requested, 14336 * kMiB) << ended;
+    EXPECT_EQ(f.moment, failure_in(one).moment) << ended;
+    const Diagnosis d = classify(f);
+    EXPECT_EQ(d.cause, alone.cause) << ended;
+    EXPECT_EQ(d.confidence, alone.confidence) << ended;
+    EXPECT_FALSE(counted(one + summary)) << ended;
+    EXPECT_FALSE(counted(one + summary + summary)) << ended;
+    EXPECT_TRUE(says(classify(failure_in(first + one + summary)).evidence,
+                     "2 failures of GPU memory; this is the last"));
+    // All that a client prints.
+    EXPECT_EQ(failure_in(summary).source, "Ollama") << ended;
+    EXPECT_FALSE(counted(summary)) << ended;
+  }
+  EXPECT_FALSE(
+      counted("ggml-cuda.cu:91: CUDA error: out of memory\nError: llama runner process has "
+              "terminated: CUDA error: out of memory\"\n"));
+}
+
 TEST(Several, WhichOneOfTwoAllocators) {
   // The one with numbers is told; it was the first.
   const Failure f =

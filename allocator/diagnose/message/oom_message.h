@@ -52,6 +52,8 @@ bool read_triton_warning(std::string_view text, Failure* failure);
 bool read_other_message(std::string_view text, OomMessage* message);
 // What a program that runs on another framework adds to that one's message.
 void note_application(std::string_view text, Failure* failure);
+// Is what stands at `at` told of a process that has ended, by Ollama, which started it? That process has said more of it.
+bool is_ollamas_summary(std::string_view text, std::size_t at);
 // Which of several failures this one is, and how the first one reads.
 void note_several_failures(std::string_view text, Failure* failure);
 }  // namespace detail

@@ -146,8 +146,16 @@ bool read_rmm(std::string_view text, Failure* f) {
 
 // Ollama runs llama.cpp, and is set up in other words.
 const char* whose_llama(std::string_view text) {
-  constexpr std::string_view kOllama[] = {
-      "llama runner process", "ollama/ollama", ".ollama/models", "ollama[", "ollama |", "OLLAMA_"};
+  constexpr std::string_view kOllama[] = {"llama runner process",
+                                          "ollama/ollama",
+                                          ".ollama/models",
+                                          "ollama[",
+                                          "ollama |",
+                                          "OLLAMA_",
+                                          "source=server.go",
+                                          "source=sched.go",
+                                          "[GIN]",
+                                          "//ml/backend/ggml/"};
   return std::any_of(std::begin(kOllama),
                      std::end(kOllama),
                      [text](std::string_view sign) { return holds(text, sign); })
@@ -155,8 +163,21 @@ const char* whose_llama(std::string_view text) {
              : "llama.cpp";
 }
 
+// Ollama tells again, without the size, what its runner has said. A text may have only that.
+std::size_t last_failed_malloc(std::string_view text) {
+  constexpr std::string_view kFailed = "cudaMalloc failed: out of memory";
+  const std::size_t last = last_of(text, kFailed);
+  for (std::size_t at = last; at != kNowhere;
+       at = last_of(text.substr(0, at + kFailed.size() - 1), kFailed)) {
+    if (!is_ollamas_summary(text, at)) {
+      return at;
+    }
+  }
+  return last;
+}
+
 bool read_llama(std::string_view text, Failure* f) {
-  const std::size_t failed = last_of(text, "cudaMalloc failed: out of memory");
+  const std::size_t failed = last_failed_malloc(text);
   const bool ggml = holds(text, "ggml") || holds(text, "llama_");
   if (failed == std::string_view::npos || !ggml) {
     return false;
@@ -268,6 +289,7 @@ const char* plain_source(std::string_view text) {
     std::string_view sign;
     const char* source;
   } kSigns[] = {{"ggml_", "llama.cpp"},
+                {"//ml/backend/ggml/", "Ollama"},
                 {"ggml-cuda", "llama.cpp"},
                 {"llama_init", "llama.cpp"},
                 {"llama_model_load", "llama.cpp"},

@@ -136,6 +136,9 @@ std::vector<Told> failures_in_order(std::string_view text, bool* more) {
              .second) {
       continue;
     }
+    if (!told.empty() && is_ollamas_summary(text, one.at)) {
+      continue;
+    }
     if (!told.empty() && is_same(told.back(), one)) {
       told.back().size = told.back().size ? told.back().size : one.size;
       continue;
@@ -171,6 +174,15 @@ std::string quoted(std::string_view text, std::size_t at) {
 }
 
 }  // namespace
+
+bool is_ollamas_summary(std::string_view text, std::size_t at) {
+  constexpr std::size_t kBefore = 120;
+  const std::size_t begin = at > kBefore ? at - kBefore : 0;
+  std::string_view line = text.substr(begin, at - begin);
+  line = line.substr(line.rfind('\n') + 1);
+  const std::size_t runner = last_of(line, "llama runner process");
+  return runner != kNowhere && !holds(line.substr(runner), "allocating ");
+}
 
 void note_several_failures(std::string_view text, Failure* failure) {
   bool more = false;
