@@ -201,6 +201,32 @@ TEST(Torch, WhatIsOnIsNotAdvised) {
   EXPECT_TRUE(advises(message));
   EXPECT_FALSE(
       advises("$ PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py\n" + message));
+  // Whoever hints at it, in one line or two, has not set it.
+  const std::string cut = message.substr(0, message.find(" If reserved"));
+  for (const char* hint :
+       {"\nIf reserved but unallocated memory is large try\nsetting "
+        "PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.",
+        "\nIf it is large try setting\nPYTORCH_ALLOC_CONF=expandable_segments:True to avoid it.",
+        "\nIf it is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True\nto avoid it.",
+        "\nConsider PYTORCH_ALLOC_CONF=expandable_segments:True",
+        "\nConsider\n  PYTORCH_ALLOC_CONF=expandable_segments:True",
+        "\nConsider the setting of\nPYTORCH_ALLOC_CONF=expandable_segments:True,backend:native",
+        "\nSet PYTORCH_ALLOC_CONF=expandable_segments:True to reduce it",
+        "\n`PYTORCH_ALLOC_CONF=expandable_segments:True` may reduce it",
+        "\nHint: `export PYTORCH_ALLOC_CONF=expandable_segments:True`",
+        "\nmaybe PYTORCH_ALLOC_CONF=max_split_size_mb:64,expandable_segments:True is better"}) {
+    EXPECT_TRUE(advises(cut + hint)) << hint;
+  }
+  for (const char* set :
+       {"+ export PYTORCH_CUDA_ALLOC_CONF=backend:native,expandable_segments:True\n",
+        "user@host:~/x$ CUDA_VISIBLE_DEVICES=0 PYTORCH_ALLOC_CONF=expandable_segments:True python "
+        "a.py\n",
+        "docker run --gpus all -e PYTORCH_ALLOC_CONF=expandable_segments:True image\n",
+        "environ({'HOME': '/', 'PYTORCH_ALLOC_CONF': 'expandable_segments:True'})\n",
+        "os.environ[\"PYTORCH_ALLOC_CONF\"] = \"expandable_segments:True\"\n",
+        "INFO 12:00:01 PYTORCH_ALLOC_CONF=expandable_segments:True\n"}) {
+    EXPECT_FALSE(advises(set + message)) << set;
+  }
 }
 
 TEST(Torch, AsyncBackendMpsAndOld) {

@@ -1,93 +1,11 @@
 #include "diagnose/message/oom_message.h"
 
 #include <algorithm>
-#include <array>
 
 #include "diagnose/message/text_scan.h"
 
 namespace nofrag {
 namespace {
-
-// Names that stand in the frames of a traceback, or in log lines, of each moment.
-struct Sign {
-  std::string_view text;
-  Moment moment;
-};
-constexpr std::array<Sign, 27> kKnownSigns = {{
-    {"past_key_value", Moment::kKvCache},
-    {"cache_utils.py", Moment::kKvCache},
-    {"cache_engine", Moment::kKvCache},
-    {"kv_cache", Moment::kKvCache},
-    {"KV cache", Moment::kKvCache},
-    {"kv cache", Moment::kKvCache},
-    {"key_cache", Moment::kKvCache},
-    {"for the cache blocks", Moment::kKvCache},
-    {"load_state_dict", Moment::kLoading},
-    {"from_pretrained", Moment::kLoading},
-    {"_load_pretrained_model", Moment::kLoading},
-    {"load_model", Moment::kLoading},
-    {"error loading model", Moment::kLoading},
-    {"load_tensors", Moment::kLoading},
-    {"load_weights", Moment::kLoading},
-    {"checkpoint_loader", Moment::kLoading},
-    {"_apply(convert)", Moment::kLoading},
-    {"in _apply", Moment::kLoading},
-    {".to(device)", Moment::kLoading},
-    {"in forward", Moment::kStep},
-    {"warming up sampler", Moment::kStep},
-    {".backward(", Moment::kStep},
-    {"_engine_run_backward", Moment::kStep},
-    {"optimizer.step", Moment::kStep},
-    {"in training_step", Moment::kStep},
-    {"_call_impl", Moment::kStep},
-    {"sequential_executor.cc", Moment::kStep},
-}};
-
-// Where an optimizer makes its state, the last time; npos: nowhere. What it computes with that state in each step
-// has the same names: there must be a function beside them that makes a tensor.
-std::size_t optimizer_state_in(std::string_view text) {
-  constexpr std::array<std::string_view, 6> kMakes = {"zeros_like(",
-                                                      "torch.zeros(",
-                                                      "full_like(",
-                                                      "empty_like(",
-                                                      "torch.clone(",
-                                                      "get_state_buffer("};
-  constexpr std::array<std::string_view, 6> kStates = {
-      "exp_avg", "exp_inf", "momentum_buffer", "square_avg", "acc_delta", "state["};
-  constexpr std::size_t kFrame = 400;
-  const std::size_t init = last_of(text, "in _init_group");
-  std::size_t latest = init;
-  for (const std::string_view make : kMakes) {
-    const std::size_t at = last_of(text, make);
-    if (at == kNowhere || (latest != kNowhere && at < latest)) {
-      continue;
-    }
-    const std::size_t line = last_of(text.substr(0, at), "\n");
-    const std::size_t begin = line == kNowhere ? 0 : line;
-    const std::string_view statement = text.substr(begin, at - begin);
-    const std::size_t frame = begin > kFrame ? begin - kFrame : 0;
-    if (holds(text.substr(frame, at - frame), "optim") &&
-        std::any_of(kStates.begin(), kStates.end(), [&](auto s) { return holds(statement, s); })) {
-      latest = at;
-    }
-  }
-  return latest;
-}
-
-// The last sign before the message: the innermost frame that says anything.
-Moment moment_of(std::string_view text) {
-  std::size_t latest = 0;
-  Moment moment = Moment::kUnknown;
-  for (const Sign& sign : kKnownSigns) {
-    const std::size_t at = last_of(text, sign.text);
-    if (at != std::string_view::npos && at + 1 > latest) {
-      latest = at + 1;
-      moment = sign.moment;
-    }
-  }
-  const std::size_t state = optimizer_state_in(text);
-  return state != kNowhere && state + 1 > latest ? Moment::kOptimizerState : moment;
-}
 
 // Text of which every second byte is zero.
 std::string narrowed(std::string_view bytes, std::size_t first) {
@@ -194,7 +112,7 @@ OomMessage read_oom_message(std::string_view text) {
     return message;
   }
   if (known && message.failure.moment == Moment::kUnknown) {
-    message.failure.moment = moment_of(text);
+    message.failure.moment = detail::moment_near(text, detail::place_of(text, message.failure));
   }
   if (known) {
     detail::note_application(text, &message.failure);

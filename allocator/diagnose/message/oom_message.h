@@ -4,7 +4,7 @@
 // cudaMallocAsync backend), CuPy, JAX and TensorFlow (BFC allocator), RMM, ONNX Runtime, llama.cpp, vLLM, and the
 // programs of application_messages.cc and program_message.cc, plain CUDA errors, nofrag's own, and those of the machine's
 // memory: Linux's OOM killer, what containers and batch systems make of it, PyTorch's data loader and shared memory,
-// numpy, NCCL, Ray. The text may be a whole log: the last message counts, and function names around it tell the moment.
+// numpy, NCCL, Ray. The text may be a whole log: the last message counts, and its traceback and the lines close before it tell the moment.
 // Invariants: any bytes are accepted. Threads: pure functions. Failure: a text without a message gives a Failure with an
 // empty source. Cost: a few passes.
 #pragma once
@@ -50,6 +50,16 @@ bool read_application_message(std::string_view text, OomMessage* message);
 // A server that goes on in pinned memory: what counts only where nothing else is told.
 bool read_triton_warning(std::string_view text, Failure* failure);
 bool read_other_message(std::string_view text, OomMessage* message);
+// Where the last message of each kind is, or kNowhere: PyTorch's; one whose beginning is known; plain words.
+std::size_t last_torch_message(std::string_view text);
+std::size_t last_headline(std::string_view text);
+std::size_t last_plain_sign(std::string_view text);
+// Where the message is that was read as this failure, or kNowhere.
+std::size_t place_of(std::string_view text, const Failure& failure);
+// What the failure's own traceback, before the message or behind it, or a line close before says of its moment.
+Moment moment_near(std::string_view text, std::size_t at);
+// The rest of the line, and the frames directly behind it.
+std::string words_behind(std::string_view text, std::size_t at);
 // What a program that runs on another framework adds to that one's message.
 void note_application(std::string_view text, Failure* failure);
 // Is what stands at `at` told of a process that has ended, by Ollama, which started it? That process has said more of it.

@@ -185,7 +185,8 @@ bool read_llama(std::string_view text, Failure* f) {
   f->source = whose_llama(text);
   const std::string_view line = text.substr(failed > 120 ? failed - 120 : 0, kLongest);
   f->requested = size_after(line, "allocating ");
-  const std::string_view after = text.substr(failed, 1500);
+  // A line further behind is of what the program did next, a new start for one.
+  const std::string after = words_behind(text, failed);
   f->vendor = holds(after, "ROCm") ? Vendor::kAmd : Vendor::kNvidia;
   if (holds(after, "kv cache") || holds(after, "KV cache") || holds(after, "kv_cache")) {
     f->moment = Moment::kKvCache;
@@ -329,55 +330,52 @@ const char* plain_source(std::string_view text) {
   return kNobodys;
 }
 
-// gRPC's and web services' name for every bound: of memory, unless they say of what else.
-bool is_memory_exhausted(std::string_view text) {
+// gRPC's and web services' name for every bound: of memory, unless they say of what else. Where it last is.
+std::size_t last_exhausted_memory(std::string_view text) {
   constexpr std::string_view kName = "RESOURCE_EXHAUSTED";
-  for (std::size_t at = text.find(kName); at != std::string_view::npos;
-       at = text.find(kName, at + 1)) {
+  constexpr std::string_view kOthers[] = {
+      "larger than max", "uota", "ate limit", "ate_limit", "oo many requests", "oo Many Requests"};
+  for (std::size_t at = last_of(text, kName); at != kNowhere;
+       at = last_of(text.substr(0, at + kName.size() - 1), kName)) {
     const std::string_view what = text.substr(at, 300);
-    constexpr std::string_view kOthers[] = {"larger than max",
-                                            "uota",
-                                            "ate limit",
-                                            "ate_limit",
-                                            "oo many requests",
-                                            "oo Many Requests"};
     if (std::none_of(
             std::begin(kOthers), std::end(kOthers), [&](auto s) { return holds(what, s); })) {
-      return true;
+      return at;
     }
   }
-  return false;
+  return kNowhere;
 }
 
+// Words of a GPU's memory that was out, whoever says them.
+constexpr std::string_view kPlainSigns[] = {"cudaErrorMemoryAllocation",
+                                            "CUDA_ERROR_OUT_OF_MEMORY",
+                                            "CUDA error: out of memory",
+                                            "CUDA out of memory",
+                                            "HIP out of memory",
+                                            "cuda runtime error (2)",
+                                            "CUDA error 2",
+                                            "cublas_status_alloc_failed",
+                                            "CUBLAS_STATUS_ALLOC_FAILED",
+                                            "OOM when allocating",
+                                            "CUDNN_STATUS_ALLOC_FAILED",
+                                            "Failed to CUDA calloc",
+                                            "Out of GPU memory trying to allocate",
+                                            "ResourceExhaustedError",
+                                            "ErrorOutOfDeviceMemory",
+                                            "CNMEM_STATUS_OUT_OF_MEMORY",
+                                            "failed to allocate CUDA memory",
+                                            "Requested amount of GPU memory",
+                                            "GpuRetryOOM",
+                                            "GpuSplitAndRetryOOM",
+                                            "failed to allocate buffer for kv cache",
+                                            "failed to allocate compute buffers",
+                                            "failed to allocate CUDA0 buffer",
+                                            "unable to allocate CUDA",
+                                            "unable to allocate ROCm",
+                                            "increase --mem-fraction-static"};
+
 bool read_plain(std::string_view text, Failure* f) {
-  constexpr std::string_view kSigns[] = {"cudaErrorMemoryAllocation",
-                                         "CUDA_ERROR_OUT_OF_MEMORY",
-                                         "CUDA error: out of memory",
-                                         "CUDA out of memory",
-                                         "HIP out of memory",
-                                         "cuda runtime error (2)",
-                                         "CUDA error 2",
-                                         "cublas_status_alloc_failed",
-                                         "CUBLAS_STATUS_ALLOC_FAILED",
-                                         "OOM when allocating",
-                                         "CUDNN_STATUS_ALLOC_FAILED",
-                                         "Failed to CUDA calloc",
-                                         "Out of GPU memory trying to allocate",
-                                         "ResourceExhaustedError",
-                                         "ErrorOutOfDeviceMemory",
-                                         "CNMEM_STATUS_OUT_OF_MEMORY",
-                                         "failed to allocate CUDA memory",
-                                         "Requested amount of GPU memory",
-                                         "GpuRetryOOM",
-                                         "GpuSplitAndRetryOOM",
-                                         "failed to allocate buffer for kv cache",
-                                         "failed to allocate compute buffers",
-                                         "failed to allocate CUDA0 buffer",
-                                         "unable to allocate CUDA",
-                                         "unable to allocate ROCm",
-                                         "increase --mem-fraction-static"};
-  if (!is_memory_exhausted(text) &&
-      std::none_of(std::begin(kSigns), std::end(kSigns), [&](auto s) { return holds(text, s); })) {
+  if (last_plain_sign(text) == kNowhere) {
     return false;
   }
   f->source = plain_source(text);
@@ -426,6 +424,15 @@ bool read_vague(std::string_view text, Failure* f, bool* vague) {
 }
 
 }  // namespace
+
+std::size_t last_plain_sign(std::string_view text) {
+  std::size_t latest = last_exhausted_memory(text);
+  for (const std::string_view sign : kPlainSigns) {
+    const std::size_t at = last_of(text, sign);
+    latest = latest == kNowhere || (at != kNowhere && at > latest) ? at : latest;
+  }
+  return latest;
+}
 
 bool read_bfc_message(std::string_view text, OomMessage* message) {
   Failure f;

@@ -184,6 +184,15 @@ bool is_ollamas_summary(std::string_view text, std::size_t at) {
   return runner != kNowhere && !holds(line.substr(runner), "allocating ");
 }
 
+std::size_t last_headline(std::string_view text) {
+  std::size_t latest = kNowhere;
+  for (const Headline& headline : kHeadlines) {
+    const std::size_t at = last_of(text, headline.text);
+    latest = latest == kNowhere || (at != kNowhere && at > latest) ? at : latest;
+  }
+  return latest;
+}
+
 void note_several_failures(std::string_view text, Failure* failure) {
   bool more = false;
   const std::vector<Told> told = failures_in_order(text, &more);

@@ -227,13 +227,92 @@ Vendor vendor_of(std::string_view before, std::string_view message) {
              : Vendor::kNvidia;
 }
 
-// "try setting PYTORCH_..." is PyTorch's hint; anywhere else it is what the user has set.
+// The words of one line, as they are parted by blanks.
+std::vector<std::string_view> words_of(std::string_view line) {
+  std::vector<std::string_view> words;
+  for (std::size_t at = line.find_first_not_of(" \t"); at != std::string_view::npos;) {
+    const std::size_t end = std::min(line.find_first_of(" \t", at), line.size());
+    words.push_back(line.substr(at, end - at));
+    at = line.find_first_not_of(" \t", end);
+  }
+  return words;
+}
+
+bool is_one_of(std::string_view word, const auto& list) {
+  return std::find(std::begin(list), std::end(list), word) != std::end(list);
+}
+
+// A word of who tells another what to do.
+bool advises(std::string_view word) {
+  constexpr std::string_view kAdvice[] = {
+      "try",    "set",      "setting",   "consider",    "considering", "use",       "using",
+      "enable", "enabling", "recommend", "recommended", "suggest",     "suggested", "should",
+      "hint",   "tip",      "note",      "example",     "could",       "may",       "might",
+      "with",   "see",      "add",       "pass",        "please",      "want"};
+  std::string plain;
+  for (const char c : word) {
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
+      plain.push_back(static_cast<char>(c | 0x20));
+    }
+  }
+  return is_one_of(plain, kAdvice);
+}
+
+// What stands before a setting that somebody has made: a shell's prompt, its commands, other settings, the marks of a
+// log or of a program's text. Prose is none of that.
+bool is_prose(std::string_view word) {
+  constexpr std::string_view kShell[] = {"export",
+                                         "env",
+                                         "sudo",
+                                         "time",
+                                         "nohup",
+                                         "exec",
+                                         "declare",
+                                         "setenv",
+                                         "INFO",
+                                         "DEBUG",
+                                         "ENV"};
+  constexpr std::string_view kMarks = "=:@$#%>+/-\"'[](){}0123456789";
+  return !is_one_of(word, kShell) && word.find_first_of(kMarks) == std::string_view::npos;
+}
+
+// Is the setting at `at` one that somebody has made? A hint stands in a sentence: advice before it, or its purpose behind.
+bool is_made(std::string_view text, std::size_t at, std::size_t length) {
+  constexpr std::size_t kLineOfIt = 400;
+  constexpr std::string_view kPurposes[] = {"to", "may", "might", "can", "could", "helps", "for"};
+  constexpr std::string_view kGives[] = {"export", "env", "ENV", "-e", "--env", "-x"};
+  const std::string_view near =
+      text.substr(at > kLineOfIt ? at - kLineOfIt : 0, std::min(at, kLineOfIt));
+  const std::size_t begin = near.find_last_of("\r\n") + 1;  // npos + 1 is 0
+  const std::string_view line = near.substr(begin);
+  std::vector<std::string_view> before = words_of(line);
+  if (!line.empty() && line.back() != ' ' && line.back() != '\t') {
+    before.pop_back();  // the name that it is given to
+  }
+  const std::string rest = unwrapped(text.substr(at + length, kLineOfIt / 4));
+  const std::vector<std::string_view> behind = words_of(rest);
+  // More of its value, or what it is quoted by, may follow first.
+  const std::size_t next = rest.starts_with(' ') ? 0 : 1;
+  if (behind.size() > next && is_one_of(behind[next], kPurposes)) {
+    return false;
+  }
+  // A terminal may have broken the sentence right before the name.
+  const std::string_view above =
+      near.substr(0, near.substr(0, begin).find_last_not_of(" \t\r\n") + 1);
+  const std::vector<std::string_view> last = words_of(above.substr(above.find_last_of("\r\n") + 1));
+  if (std::any_of(before.begin(), before.end(), advises) ||
+      (before.empty() && std::any_of(last.begin(), last.end(), advises))) {
+    return false;
+  }
+  return (!before.empty() && is_one_of(before.back(), kGives)) ||
+         std::none_of(before.begin(), before.end(), is_prose);
+}
+
 bool expandable_is_on(std::string_view text) {
   constexpr std::string_view kSetting = "expandable_segments:True";
   for (std::size_t at = text.find(kSetting); at != std::string_view::npos;
        at = text.find(kSetting, at + 1)) {
-    const std::size_t before = at > 60 ? at - 60 : 0;
-    if (!holds(text.substr(before, at - before), "try setting")) {
+    if (is_made(text, at, kSetting.size())) {
       return true;
     }
   }
@@ -241,6 +320,11 @@ bool expandable_is_on(std::string_view text) {
 }
 
 }  // namespace
+
+std::size_t last_torch_message(std::string_view text) {
+  const std::size_t tried = last_tried(text);
+  return tried == std::string_view::npos ? last_of(text, "Currently allocated") : tried;
+}
 
 bool read_torch_message(std::string_view text, OomMessage* message) {
   Failure f;
