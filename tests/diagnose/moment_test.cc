@@ -27,6 +27,12 @@ TEST(Moment, WordsFarBeforeDoNotTell) {
   }
   for (const std::string& text :
        {served + kMessage,
+        served +
+            "INFO Engine 000: Running: 8 reqs, GPU KV cache usage: 11.0%, Prefix cache hit rate: "
+            "2.0%\n" +
+            kMessage,
+        "INFO GPU KV cache size: 400,000 tokens\n" + kMessage,
+        "INFO 11-30 10:00:10 [kv_cache_utils.py:1200] Maximum concurrency: 3.05x\n" + kMessage,
         "INFO load_weights took 3 s\nstep 1 ok\nstep 2 ok\nstep 3 ok\n" + kMessage,
         "INFO load_weights took 3 s\nstep 1 ok\n" + kMessage,
         "INFO calling load_model()\nERROR 1\nERROR 2\nERROR 3\nERROR 4\n" + kMessage}) {

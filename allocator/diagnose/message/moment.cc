@@ -271,12 +271,28 @@ bool is_setting(std::string_view line, std::size_t end) {
   return rest.starts_with(':') && trimmed(rest.substr(1)).find(' ') == kNowhere;
 }
 
-// A line of a log, without the names of settings.
+// What servers report of a cache all along: "GPU KV cache usage: 11.0%, Prefix cache hit rate: 80.1%"; and the file
+// that a logger names before its words: "[kv_cache_utils.py:1200] ".
+bool is_report(std::string_view line, std::size_t end) {
+  constexpr std::string_view kMeasures[] = {" usage", "_usage", " size:", " hit", "_hit"};
+  constexpr std::string_view kFile = "abcdefghijklmnopqrstuvwxyz_.py:0123456789";
+  const std::string_view rest = line.substr(end);
+  const std::size_t close = rest.find_first_not_of(kFile);
+  if (close != kNowhere && rest[close] == ']' && holds(rest.substr(0, close), "py:")) {
+    return true;
+  }
+  return std::any_of(std::begin(kMeasures), std::end(kMeasures), [rest](auto measure) {
+    return rest.starts_with(measure);
+  });
+}
+
+// A line of a log, without the names of settings and of what is reported.
 std::string without_settings(std::string_view line) {
   std::string plain(line);
   for (const Sign& sign : kKnownSigns) {
     for (std::size_t at = line.find(sign.text); at != kNowhere; at = line.find(sign.text, at + 1)) {
-      if (is_setting(line, at + sign.text.size())) {
+      const std::size_t end = at + sign.text.size();
+      if (is_setting(line, end) || is_report(line, end)) {
         std::fill_n(plain.begin() + static_cast<std::ptrdiff_t>(at), sign.text.size(), ' ');
       }
     }
