@@ -90,7 +90,7 @@ TEST(Several, OllamasSummaryIsNoFailureOfItsOwn) {
                                    std::string("no longer running: 2 ")}) {
     const std::string summary =
         "time=2026-01-02T12:00:05.123Z level=INFO source=sched.go:470 msg=\"Load failed\" "
-        "model=/root/.ollama/models/blobs/sha256-1 error=\"llama runner process " +
+        "model=/usr/share/ollama/.ollama/models/blobs/sha256-1 error=\"llama runner process " +
         ended + "cudaMalloc failed: out of memory\"\n";
     const Failure f = failure_in(one + summary);
     EXPECT_EQ(f.source, "Ollama");
