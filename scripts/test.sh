@@ -11,8 +11,8 @@
 #   asan     clang build with AddressSanitizer and UBSan (the preset clang), and every test but the long ones
 #   fuzz     each fuzzer of that build for FUZZ_SECONDS (else they share 80 seconds)
 #   tsan     ThreadSanitizer: the tests marked THREADED
-#   tidy     clang-tidy over allocator/ and torch_plugin/, every file alone, without the static analyzer (scripts/tidy.py
-#            --analyze has it)
+#   tidy     clang-tidy over allocator/ and torch_plugin/, without the static analyzer (scripts/tidy.py --analyze has it),
+#            files of a target together (--alone: each by itself)
 #
 # Build trees and the record of files that clang-tidy has passed stay in build/, so a second run
 # does only what changed.
