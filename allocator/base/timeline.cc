@@ -80,7 +80,9 @@ void Timeline::close_window(std::uint64_t now_us) {
     pause_us_ = now_us - last_us_;
     // It lay somewhere in this window: what is known for certain is how things stood before.
     live_at_pause_ = windows_.size() == 0 ? 0 : windows_[windows_.size() - 1].end_live;
-    seen_before_pause_ = seen_at_close_;
+    for (Seen& seen : seen_) {
+      seen.before_pause = seen.at_close;
+    }
     after_pause_bytes_ = 0;
     new_after_pause_bytes_ = 0;
   }
@@ -98,7 +100,9 @@ void Timeline::close_window(std::uint64_t now_us) {
     tick_.min_live = UINT64_MAX;
   }
   last_us_ = now_us;
-  seen_at_close_ = seen_;
+  for (Seen& seen : seen_) {
+    seen.at_close = seen.now;
+  }
   largest_request_ = 0;
   max_live_ = live_;
   min_live_ = live_;

@@ -61,9 +61,10 @@ class Timeline {
     ++allocations_;
     allocated_bytes_ += size;
     const std::uint64_t bit = bit_of(size);
-    seen_[bit / 64] |= std::uint64_t{1} << bit % 64;
+    Seen& seen = seen_[bit / 64];
+    seen.now |= std::uint64_t{1} << bit % 64;
     after_pause_bytes_ += size;
-    if ((seen_before_pause_[bit / 64] >> bit % 64 & 1) == 0) {
+    if ((seen.before_pause >> bit % 64 & 1) == 0) {
       new_after_pause_bytes_ += size;
     }
     largest_request_ = size > largest_request_ ? size : largest_request_;
@@ -147,7 +148,12 @@ class Timeline {
   static constexpr std::uint64_t kTickUs = 20'000;
   static constexpr std::uint64_t kLeastSwing = std::uint64_t{1} << 20;
 
-  using Sizes = std::array<std::uint64_t, kSizeBits / 64>;
+  // Of 64 sizes: which came so far, until the last window's end, before the longest pause. In one cache line.
+  struct alignas(32) Seen {
+    std::uint64_t now = 0;
+    std::uint64_t at_close = 0;
+    std::uint64_t before_pause = 0;
+  };
   // Sizes are remembered by hash: one in kSizeBits unseen ones is taken for seen.
   static std::uint64_t bit_of(std::uint64_t size) { return (size * 0x9e3779b97f4a7c15U) >> 54; }
   void rose(std::uint64_t live);
@@ -161,21 +167,42 @@ class Timeline {
   void note_gap(std::uint64_t gap_us);
   [[nodiscard]] Stretch current(std::uint64_t now_us) const;
 
+  // What every event looks at or changes is in the first lines: each is a journey to memory in a program that needs
+  // the processor's caches itself (decision 0006).
+  alignas(64) std::uint64_t live_ = 0;
+  std::uint64_t blocks_ = 0;
+  // The cycle under way: its highest live so far and, once half of its rise is gone, its lowest since. It
+  // ends when a quarter of that fall is taken back: temporaries inside a step are not cycles of their own.
+  std::uint64_t high_ = 0;
+  std::uint64_t low_ = 0;
+  std::uint64_t rise_ = 0;
+  std::uint64_t max_live_ = 0;  // since the last window's end, as the next two and largest_request_
+  std::uint64_t min_live_ = 0;
+  int until_window_ = 1;
+  bool falling_ = false;
+  bool churning_ = false;
+  // Of allocations.
+  std::uint64_t allocations_ = 0;
+  std::uint64_t allocated_bytes_ = 0;
+  std::uint64_t largest_request_ = 0;
+  std::uint64_t after_pause_bytes_ = 0;
+  // Of frees.
+  std::uint64_t low_blocks_ = 0;
+  std::uint64_t min_blocks_ = 0;
+  std::uint64_t frees_ = 0;
+  std::uint64_t freed_bytes_ = 0;
+  std::uint64_t last_low_ = 0;  // where the cycle rose from
+  // The fall of a whole unit of work: what falls much less is a part of one.
+  std::uint64_t usual_fall_ = 0;
+  std::uint64_t least_swing_ = kLeastSwing;
+  std::uint64_t new_after_pause_bytes_ = 0;
+  std::array<Seen, kSizeBits / 64> seen_{};
+
   Track windows_;
   Track ticks_;
   Track cycles_;
   Stretch tick_;
   std::uint64_t cycle_count_ = 0;
-  std::uint64_t live_ = 0;
-  std::uint64_t blocks_ = 0;
-  std::uint64_t allocations_ = 0;
-  std::uint64_t frees_ = 0;
-  std::uint64_t allocated_bytes_ = 0;
-  std::uint64_t freed_bytes_ = 0;
-  std::uint64_t largest_request_ = 0;  // since the last window's end, as the next two
-  std::uint64_t max_live_ = 0;
-  std::uint64_t min_live_ = 0;
-  std::uint64_t min_blocks_ = 0;
   std::uint64_t start_us_ = 0;
   std::uint64_t last_us_ = 0;
   std::uint64_t closes_ = 0;
@@ -184,29 +211,11 @@ class Timeline {
   std::uint64_t pauses_ = 0;
   std::uint64_t usual_gaps_ = 0;  // and their sum
   std::uint64_t usual_gaps_us_ = 0;
-  int until_window_ = 1;
   int window_events_ = 1;
   bool started_ = false;
-  bool churning_ = false;
   std::uint64_t live_at_churn_ = 0;
   std::uint64_t allocated_at_churn_ = 0;
   std::uint64_t allocations_at_churn_ = 0;
-  Sizes seen_{};
-  Sizes seen_at_close_{};
-  Sizes seen_before_pause_{};
-  std::uint64_t after_pause_bytes_ = 0;
-  std::uint64_t new_after_pause_bytes_ = 0;
-  // The cycle under way: its highest live so far and, once half of its rise is gone, its lowest since. It
-  // ends when a quarter of that fall is taken back: temporaries inside a step are not cycles of their own.
-  std::uint64_t high_ = 0;
-  std::uint64_t low_ = 0;
-  std::uint64_t low_blocks_ = 0;
-  std::uint64_t last_low_ = 0;  // where it rose from
-  std::uint64_t rise_ = 0;
-  // The fall of a whole unit of work: what falls much less is a part of one.
-  std::uint64_t usual_fall_ = 0;
-  std::uint64_t least_swing_ = kLeastSwing;
-  bool falling_ = false;
   std::uint64_t cycle_largest_ = 0;
   std::uint64_t cycle_start_us_ = 0;
 };

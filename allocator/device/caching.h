@@ -31,6 +31,7 @@ struct Caching {
     const std::uint64_t allocator = ThreadCache::new_allocator();
     // Now: not wanted, a pool is being filled, or somebody reads all events.
     std::atomic<bool> off{true};
+    bool check_streams = false;  // the option; constant
     std::atomic<Fit> fit{Fit::kExact};
     std::atomic<Bytes> largest{};         // in bins
     std::atomic<Bytes> most{};            // that one thread keeps for one stream, and its depot
@@ -44,20 +45,22 @@ struct Caching {
 
   // The device's own share of the counters: of blocks it took back, and of threads that ended.
   alignas(128) ThreadCounters own;
+  // In two cache lines with `own`: what every call under the lock looks at.
   bool wanted = false;        // by the options, and the device has virtual memory
   bool in_use = false;        // more than next to nothing of the device's memory is taken
   bool seen_several = false;  // streams, when `rules` were made
+  bool stale = false;         // reserved or the capacity may have changed since
   RequestMix mix;
   std::uint32_t calls = 0;  // under the lock
-  Bytes rounded;  // by which blocks are larger than their requests, for their classes' sake
-  Bytes
-      most_by_thread;  // what `most` may be at most; it is less where all threads together keep too much
   std::vector<std::shared_ptr<ThreadCache>> caches;
-  std::map<std::uint32_t, Depot> depots;  // by StreamClock::index; nodes never move
-  std::int64_t taken_back = 0;            // blocks
   // With many threads: the most of either, kept blocks included, since the peaks were last worked out.
   Bytes high_live;
   Bytes high_allocated;
+  Bytes rounded;  // by which blocks are larger than their requests, for their classes' sake
+  Bytes
+      most_by_thread;  // what `most` may be at most; it is less where all threads together keep too much
+  std::int64_t taken_back = 0;            // blocks
+  std::map<std::uint32_t, Depot> depots;  // by StreamClock::index; nodes never move
   std::chrono::steady_clock::time_point last_look{};
 
   [[nodiscard]] std::int64_t sum(ThreadCounter ThreadCounters::*counter) const {

@@ -25,6 +25,7 @@ constexpr Bytes kLargeExcess = 16 * kMiB;
 void DeviceAllocator::Impl::note_reserved() {
   const bool was = tight;
   tight = 2 * physical.peak_reserved() >= capacity();
+  caching.stale = true;
   if (tight != was) {
     set_caching();
   }

@@ -28,20 +28,23 @@ DeviceAllocator::Impl::Impl(Driver& device_driver,
                             DeviceInfo device_info,
                             const Options& opts)
     : Telling(ordinal),
+      virtual_memory(device_info.virtual_memory && opts.backend != Backend::kPlain),
+      guard(opts.guard),
+      streams(device_driver, device),
+      physical(device_driver, device, device_info.granularity),
+      space(
+          device_driver, device_info.total_memory, virtual_memory ? device_info.granularity : kMiB),
       driver(device_driver),
       info(std::move(device_info)),
-      virtual_memory(info.virtual_memory && opts.backend != Backend::kPlain),
       options(opts),
       tuning(tuning_of(opts, virtual_memory ? info.granularity : kMiB)),
-      streams(driver, device),
-      physical(driver, device, info.granularity),
-      space(driver, info.total_memory, virtual_memory ? info.granularity : kMiB),
       context(streams, virtual_memory ? info.granularity : kMiB),
       byte_limit(opts.limit),
       memory_fraction(opts.memory_fraction) {
   default_pool =
       &pools.try_emplace(PoolKey{}, PoolKey{}, context, RangeHeap::Sharing::kShared).first->second;
   physical.set_limit(effective_limit());
+  caching.rules.check_streams = opts.check_streams;
   caching.wanted = opts.thread_caches && virtual_memory && opts.guard.is_zero();
   set_caching();
 }
@@ -165,7 +168,7 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size,
   for (bool asked = false;; asked = true) {
     Pool* pool = nullptr;
     if (key == nullptr) {
-      pool = &s.route(lock, stream);
+      pool = s.routes.empty() ? s.default_pool : &s.route(lock, stream);
     } else {
       const auto found = s.pools.find(*key);
       // A released pool's memory may still be written by graphs; begin_allocate_to_pool settles it.
@@ -177,7 +180,9 @@ Result<VirtAddr> DeviceAllocator::allocate_routed(Bytes size,
       pool = &found->second;
     }
     StreamClock& clock = s.streams.clock(stream);
-    s.forget_gone_streams();
+    if (s.streams.any_newly_gone()) [[unlikely]] {
+      s.forget_gone_streams();
+    }
     const Result<Block*> block =
         shape == Shape::kAny ? s.climb(*pool, size, clock) : s.climb_single(*pool, size, clock);
     if (block.ok()) {

@@ -80,12 +80,12 @@ class DeviceAllocator::Impl : public Telling {
   bool empty_caches(const Caching::Which& which, bool depots);
   void forget_stream(const StreamClock& clock);
   bool empty_own_cache();
-  [[gnu::hot]] void forget_gone_streams();
+  void forget_gone_streams();
   [[gnu::hot]] void empty_for_large();
   [[gnu::hot]] void make_room_for(const Block& block);
   void empty_ended_caches();
   void drop_ended_caches();
-  [[gnu::hot]] void look_after_caches();
+  void look_after_caches();
 
   // compose.cc
   using Ends = std::vector<End>;
@@ -122,7 +122,7 @@ class DeviceAllocator::Impl : public Telling {
   [[gnu::hot]] void free_block(Block* block);
   void release_imported(const std::vector<PhysicalHandle>& handles);
   // The pool of an allocation on `stream`; gives the lock up while filters are asked.
-  [[gnu::hot]] Pool& route(std::unique_lock<RankedMutex>& lock, StreamId stream);
+  Pool& route(std::unique_lock<RankedMutex>& lock, StreamId stream);
   void count_rung(Rung rung, Bytes size);
 
   // supply.cc
@@ -196,30 +196,32 @@ class DeviceAllocator::Impl : public Telling {
   // Trims what the lower limit no longer allows.
   void apply_limits();
 
-  Driver& driver;
-  const DeviceInfo info;
+  // What every call looks at stands together, Telling's members first: each line is a journey to memory in a program
+  // that needs the caches itself. Lines that threads read without the lock, or wait at for it, are not shared with it.
   const bool virtual_memory;
-  const Options options;
-  const Tuning tuning;
-  // Lines that threads read without the lock, or wait at for it, are not shared with what others write under it. What
-  // every call looks at stands together: each line is a journey to memory in a program that needs the caches itself.
-  alignas(128) mutable RankedMutex mutex{LockRank::kDevice};
-  alignas(128) Pool* default_pool = nullptr;
-  bool tight = false;                // so much is taken that free memory in used handles matters
+  bool tight = false;  // so much is taken that free memory in used handles matters
+  const Bytes guard;   // Options::guard
+  Pool* default_pool = nullptr;
   std::int64_t requested_bytes = 0;  // without what blocks from caches were asked for (Caching)
   Bytes live_bytes;
   Bytes pending_bytes;
   Bytes peak_live;
   Bytes peak_allocated;
   std::uint64_t live_blocks = 0;
+  Bytes freed_since_settled;  // since it was asked how far the streams are
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;
-  Bytes freed_since_settled;  // since it was asked how far the streams are
-  std::vector<Region*> emptied_views;
   Routes routes;  // innermost last
+  std::array<std::uint64_t, kRungCount> rungs{};
   Streams streams;
   PhysicalMemory physical;
+  std::vector<Region*> emptied_views;
+  alignas(128) mutable RankedMutex mutex{LockRank::kDevice};
   alignas(128) AddressSpace space;
+  Driver& driver;
+  const DeviceInfo info;
+  const Options options;
+  const Tuning tuning;
   alignas(128) HeapContext context;
   std::map<PoolKey, Pool> pools;  // nodes never move
   std::uint64_t pools_set_aside = 0;
@@ -238,9 +240,7 @@ class DeviceAllocator::Impl : public Telling {
 
   Bytes byte_limit;  // the two limits as they were last set; the lower holds
   double memory_fraction;
-
   std::uint64_t failures = 0;
-  std::array<std::uint64_t, kRungCount> rungs{};
   OomReport last_report;
   std::vector<PressureCallback> callbacks;
   // Threads inside a pressure callback: what they allocate there asks no callback again.

@@ -35,9 +35,6 @@ Block* freed_around_capture(
 
 // The innermost pool being filled whose filter accepts the stream, else the default pool.
 Pool& DeviceAllocator::Impl::route(std::unique_lock<RankedMutex>& lock, StreamId stream) {
-  if (routes.empty()) {
-    return *default_pool;
-  }
   const Routes asked = routes;
   for (const auto& route : asked) {
     route->asking.fetch_add(1, std::memory_order_relaxed);
@@ -76,7 +73,7 @@ bool DeviceAllocator::Impl::hopeless(Bytes size, Bytes more) const {
 }
 
 Result<Block*> DeviceAllocator::Impl::climb(Pool& pool, Bytes requested, StreamClock& clock) {
-  const Bytes size = round_up(requested + options.guard, kBlockUnit);
+  const Bytes size = round_up(requested + guard, kBlockUnit);
   if (!virtual_memory) {
     return allocate_plain(size, requested, clock);
   }

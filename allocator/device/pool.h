@@ -21,7 +21,6 @@ namespace nofrag {
 
 struct Pool {
   PoolKey key;
-  RangeHeap heap;
   std::uint64_t use_count = 0;
   std::uint64_t live_blocks = 0;
   // Its free memory serves requests of the default pool that would fail.
@@ -31,6 +30,7 @@ struct Pool {
   bool settled = false;
   // Plain backend: freed blocks that a captured graph may still hold, kept until the release.
   std::vector<Block*> kept;
+  RangeHeap heap;
 
   Pool(PoolKey pool_key, HeapContext& context, RangeHeap::Sharing sharing)
       : key(pool_key), heap(context, sharing) {}

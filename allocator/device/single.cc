@@ -17,7 +17,7 @@ constexpr int kHandlesLookedAt = 16;
 Result<Block*> DeviceAllocator::Impl::climb_single(Pool& pool,
                                                    Bytes requested,
                                                    StreamClock& clock) {
-  const Bytes size = round_up(requested + options.guard, kBlockUnit);
+  const Bytes size = round_up(requested + guard, kBlockUnit);
   if (!virtual_memory) {
     return allocate_plain(size, requested, clock);
   }

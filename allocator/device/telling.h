@@ -70,8 +70,8 @@ struct Telling {
     watch.tell({kind, only, device, address, size, handle.raw, physical.reserved()});
   }
 
-  const DeviceOrdinal device;
   EventSink* sink = nullptr;
+  const DeviceOrdinal device;
   MemoryWatch watch;
 };
 

@@ -8,7 +8,7 @@
 namespace nofrag {
 
 Mapping* RangeHeap::mapping_at(const Region& region, VirtAddr address) {
-  return region.granule_at(address).mapping;
+  return region.mappings()[region.granule_index(address)];
 }
 
 // The granules of the mapping's addresses name `whom`.
@@ -16,7 +16,7 @@ void RangeHeap::name_in_table(const Mapping& mapping, Mapping* whom) {
   const Region& region = *mapping.region;
   const std::size_t end = region.granule_index(mapping.end());
   for (std::size_t i = region.granule_index(mapping.address); i < end; ++i) {
-    region.granules[i].mapping = whom;
+    region.mappings()[i] = whom;
   }
 }
 

@@ -33,7 +33,7 @@ void fetch_ahead(const Block* chain, LookUp&& look_up) {
     }
   };
   std::array<const Block*, kFetchedAhead> blocks{};
-  std::array<const Region::Granule*, kFetchedAhead> granules{};
+  std::array<Mapping* const*, kFetchedAhead> entries{};
   std::size_t count = 0;
   for (const Block* block = chain; block != nullptr && count < kFetchedAhead;
        block = block->next_kept) {
@@ -44,14 +44,15 @@ void fetch_ahead(const Block* chain, LookUp&& look_up) {
   for (std::size_t i = 0; i < count; ++i) {
     fetch(blocks[i]->previous, sizeof(Block));
     fetch(blocks[i]->next, sizeof(Block));
-    granules[i] = &blocks[i]->region->granule_at(blocks[i]->address);
-    prefetch_to_write(granules[i]);
+    const Region& region = *blocks[i]->region;
+    entries[i] = &region.mappings()[region.granule_index(blocks[i]->address)];
+    __builtin_prefetch(entries[i]);
   }
   for (std::size_t i = 0; i < count; ++i) {
-    fetch(granules[i]->mapping, sizeof(Mapping));
+    fetch(*entries[i], sizeof(Mapping));
   }
   for (std::size_t i = 0; i < count; ++i) {
-    fetch(granules[i]->mapping->handle, sizeof(Handle));
+    fetch((*entries[i])->handle, sizeof(Handle));
   }
 }
 

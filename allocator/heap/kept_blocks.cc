@@ -265,6 +265,9 @@ Block* KeptBlocks::take_down_to(Bytes left) {
 }
 
 Block* KeptBlocks::take_all() {
+  if (binned_bytes_.is_zero()) {
+    return take_large();
+  }
   Block* all = nullptr;
   for (std::uint32_t first = 0; first < used_.size(); first += kTogether) {
     std::uint64_t some = 0;

@@ -63,11 +63,11 @@ class Depot {
   void push(std::uint32_t size_class, Block* first, Block* last);
   [[gnu::hot]] void push_all(std::uint32_t size_class, Block* first);
 
-  std::array<std::atomic<Block*>, kClasses> heads_{};
-  std::array<std::atomic<std::uint8_t>, kClasses> drawn_{};
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<std::uint32_t> next_down_{0};
   std::atomic<int> threads_{0};
+  std::array<std::atomic<Block*>, kClasses> heads_{};
+  std::array<std::atomic<std::uint8_t>, kClasses> drawn_{};
 };
 
 class KeptBlocks {
@@ -164,11 +164,21 @@ class KeptBlocks {
   // How many blocks of a class make a magazine: 256 KiB of them, 2 at least and 64 at most.
   static std::uint32_t batch(std::uint32_t size_class) { return kBatch[size_class]; }
 
+  // Nothing is here, nor anything in the depot.
+  [[nodiscard]] bool nothing() const {
+    return binned_bytes_.is_zero() && large_count_ == 0 && depot.bytes().is_zero();
+  }
+
   StreamId stream;
   StreamClock* clock;
   Depot& depot;
 
  private:
+  // In the same cache line.
+  Bytes binned_bytes_;
+  Bytes large_bytes_;
+  std::uint32_t large_count_ = 0;
+
   struct Magazine {
     Block* top = nullptr;
     std::uint32_t count = 0;
@@ -222,11 +232,8 @@ class KeptBlocks {
 
   std::array<Bin, Depot::kClasses> bins_{};
   std::array<std::uint8_t, Depot::kClasses> used_{};  // 0: the bin is known to be empty
+  std::array<Block*, kAhead> recent_{};               // kept last, of whatever class
   std::array<Block*, kLargeEntries> large_{};
-  std::uint32_t large_count_ = 0;
-  std::array<Block*, kAhead> recent_{};  // kept last, of whatever class
-  Bytes binned_bytes_;
-  Bytes large_bytes_;
 };
 
 }  // namespace nofrag

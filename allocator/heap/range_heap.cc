@@ -46,7 +46,7 @@ RangeHeap::~RangeHeap() {
       block = next;
     }
     context_.regions.erase(region.range.address);
-    unmap_host_pages(region.granules, region.granule_count * sizeof(Region::Granule));
+    unmap_host_pages(region.tiles, region.table_bytes());
     regions_.pop_back();
   }
 }
@@ -71,9 +71,8 @@ Region& RangeHeap::add_region(AddressRange range, bool home) {
   region->granule_bits = std::has_single_bit(granule().count())
                              ? static_cast<unsigned>(std::countr_zero(granule().count()))
                              : 0;
-  region->granules = static_cast<Region::Granule*>(
-      map_host_pages(region->granule_count * sizeof(Region::Granule)));
-  NOFRAG_CHECK(region->granules != nullptr, "no host memory for a region's granule table");
+  region->tiles = static_cast<Block**>(map_host_pages(region->table_bytes()));
+  NOFRAG_CHECK(region->tiles != nullptr, "no host memory for a region's granule tables");
   region->first = make_block(*region, range.address, range.size, BlockState::kUnbacked);
   cover(region->first, range.address, range.end());
   shelve(region->first);
@@ -89,7 +88,7 @@ void RangeHeap::remove_region(Region& region) {
   unshelve(region.first);
   context_.blocks.destroy(region.first);
   context_.regions.erase(region.range.address);
-  unmap_host_pages(region.granules, region.granule_count * sizeof(Region::Granule));
+  unmap_host_pages(region.tiles, region.table_bytes());
   const std::size_t index = region.index;
   std::swap(regions_[index], regions_.back());
   regions_[index]->index = index;
@@ -161,7 +160,7 @@ void RangeHeap::for_each_part(const Block& block, Visitor&& visit) const {
   const Region& region = *block.region;
   std::size_t index = region.granule_index(block.address);
   for (VirtAddr at = block.address; at < block.end();) {
-    Mapping* mapping = region.granules[index].mapping;
+    Mapping* mapping = region.mappings()[index];
     const VirtAddr stop = std::min(mapping->end(), block.end());
     index = region.granule_index(mapping->end());
     visit(*mapping, at, stop);
@@ -239,7 +238,7 @@ void RangeHeap::drop_use(Block* block, StreamClock* clock, Tick tick, bool clean
       shadow->state = BlockState::kFree;
       shadow->clock = clean ? nullptr : clock;
       shadow->tick = tick;
-      shelve_merged(shadow);
+      other->region->near = shelve_merged(shadow);
       note_shadow(*other->region);
     }
   });

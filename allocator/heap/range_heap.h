@@ -32,7 +32,7 @@
 
 namespace nofrag {
 
-class RangeHeap {
+class alignas(128) RangeHeap {
  public:
   // Private heaps (graph and framework pools) never pass memory from stream to stream: a captured graph may
   // replay its work at any time, so no marker can tell when it is done. (Around a capture: ladder.cc.)
@@ -222,25 +222,26 @@ class RangeHeap {
   void check_shelves() const;
   void check_idle_list() const;
 
+  // What every call asks or changes is in the first two cache lines.
   HeapContext& context_;
-  Sharing sharing_;
-  std::vector<std::unique_ptr<Region>> regions_;
-  std::vector<Handle*> handles_;
-  std::vector<Handle*> long_ends_;  // those without ends_short
-  Shelf clean_;
-  FreeIndex unbacked_;
   std::vector<std::unique_ptr<Shelf>> dirty_;  // by StreamClock::index
+  std::vector<Region*> parked_;                // by address
+  Region* unused_view_ = nullptr;              // one that may be worth parking
+  Sharing sharing_;
   Handle* idle_first_ = nullptr;
   Handle* idle_last_ = nullptr;
   Bytes mapped_;  // in handles of this heap
   Bytes idle_;    // of these, in idle ones
   Bytes used_;    // live + pending + lost
   Bytes lost_;    // of these, under mappings the driver would not undo
+  Shelf clean_;
+  FreeIndex unbacked_;
+  std::vector<std::unique_ptr<Region>> regions_;
+  std::vector<Handle*> handles_;
+  std::vector<Handle*> long_ends_;  // those without ends_short
   std::vector<Handle*> lost_handles_;
   std::vector<Mapping*> stuck_;
-  std::vector<Block*> chain_;      // find_placement's
-  std::vector<Region*> parked_;    // by address
-  Region* unused_view_ = nullptr;  // one that may be worth parking
+  std::vector<Block*> chain_;  // find_placement's
 };
 
 }  // namespace nofrag

@@ -35,11 +35,14 @@ std::vector<Part> parts_of(const Mapping& mapping, bool own) {
 }
 
 void check_lookup(const Region& region) {
+  bool near_is_a_tile = region.near == nullptr;
   for (const Block* block = region.first; block != nullptr; block = block->next) {
     NOFRAG_CHECK(RangeHeap::covering(region, block->address) == block &&
                      RangeHeap::covering(region, block->end() - FreeIndex::kUnit) == block,
                  "a block is not found by an address of its own");
+    near_is_a_tile = near_is_a_tile || block == region.near;
   }
+  NOFRAG_CHECK(near_is_a_tile, "a region names a tile that is gone");
 }
 
 }  // namespace
@@ -79,15 +82,15 @@ void RangeHeap::check_region(const Region& region) const {
       block = block->next;
     }
     NOFRAG_CHECK(block != nullptr, "granule beyond the last block");
-    NOFRAG_CHECK(region.granules[i].block == block, "granule table names the wrong block");
-    const Mapping* mapping = region.granules[i].mapping;
+    NOFRAG_CHECK(region.tiles[i] == block, "granule table names the wrong block");
+    const Mapping* mapping = region.mappings()[i];
     NOFRAG_CHECK((block->state == BlockState::kUnbacked) == (mapping == nullptr),
                  "backing and block state disagree");
     if (mapping != nullptr) {
       NOFRAG_CHECK(mapping->region == &region && start >= mapping->address &&
                        start + granule() <= mapping->end() &&
                        mapping->size == mapping->handle->physical.size &&
-                       region.granule_at(mapping->address).mapping == mapping,
+                       region.mappings()[region.granule_index(mapping->address)] == mapping,
                    "granule table names the wrong mapping");
       NOFRAG_CHECK(mapping->parked == (block->state == BlockState::kParked),
                    "a mapping shows its tiles, or is parked");

@@ -109,6 +109,9 @@ Block* ThreadCache::take_all() {
 }
 
 Block* ThreadCache::take_all_and_depots() {
+  if (streams_.size() == 1 && last_ != nullptr && last_->nothing()) {
+    return nullptr;
+  }
   Block* all = take_all();
   for (const auto& kept : streams_) {
     all = chain_blocks(kept->depot.take_all(), all);

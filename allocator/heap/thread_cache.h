@@ -59,8 +59,15 @@ class alignas(128) ThreadCache {
   // A number that no other allocator of the process ever has.
   static std::uint64_t new_allocator();
 
+  // In one cache line with the stream that was asked for last.
   Handshake door;
+
+ private:
+  KeptBlocks* last_ = nullptr;
+
+ public:
   ThreadCounters counters;
+  ThreadCounter large_bytes;  // in blocks too large for bins; 0 after take_all, whoever calls it
 
   // Inside the door: what is kept for a stream, by either of its names.
   [[nodiscard]] KeptBlocks* of(StreamId stream) {
@@ -142,8 +149,6 @@ class alignas(128) ThreadCache {
   [[nodiscard]] bool allocator_gone() const { return orphan_.load(std::memory_order_acquire); }
   void note_allocator_gone() { orphan_.store(true, std::memory_order_release); }
 
-  ThreadCounter large_bytes;  // in blocks too large for bins; 0 after take_all, whoever calls it
-
   // The device's, for telling caches that rest, and what small requests there were.
   std::int64_t uses_seen = 0;
   std::int64_t uses_lately = 0;
@@ -153,7 +158,6 @@ class alignas(128) ThreadCache {
   [[gnu::hot]] KeptBlocks* find_stream(StreamId stream);
   KeptBlocks* find_clock(const StreamClock* clock);
 
-  KeptBlocks* last_ = nullptr;
   std::vector<std::unique_ptr<KeptBlocks>> streams_;
   std::atomic<bool> ended_{false};
   std::atomic<bool> orphan_{false};

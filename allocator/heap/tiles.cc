@@ -22,26 +22,48 @@ void RangeHeap::cover(Block* block, VirtAddr from, VirtAddr to) {
   const std::size_t first = region.granule_index(from + last_byte);
   const std::size_t end = region.granule_index(to + last_byte);
   for (std::size_t i = first; i < end; ++i) {
-    region.granules[i].block = block;
+    region.tiles[i] = block;
   }
 }
 
-// From the nearer end of the granule: a recorded LLM server's blocks are eight deep in theirs, a journey to memory each.
+namespace {
+
+// So many steps from a granule's end, or from `near`, the tile is looked for at least.
+constexpr int kFewSteps = 2;
+
+bool covers(const Block& block, VirtAddr address) {
+  return block.address <= address && address < block.end();
+}
+
+// The tile of the address, `steps` at most from `block`, or nullptr.
+Block* close_to(Block* block, VirtAddr address, int steps) {
+  for (; block != nullptr && steps >= 0; --steps) {
+    if (covers(*block, address)) {
+      return block;
+    }
+    block = address < block->address ? block->previous : block->next;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+// From the nearer end of the granule, or from where a tile was made last: an LLM server's blocks are eight deep in
+// their granule, the small ones of a training step forty, a journey to memory each.
 Block* RangeHeap::covering(const Region& region, VirtAddr address) {
   NOFRAG_ASSERT(region.range.contains(address), "looking for a block outside the region");
   const std::size_t index = region.granule_index(address);
   const VirtAddr middle =
       region.range.address + region.granularity * index + Bytes(region.granularity.count() / 2);
-  if (address >= middle && index + 1 < region.granule_count) {
-    Block* block = region.granules[index + 1].block;
-    while (block->address > address) {
-      block = block->previous;
+  const bool from_end = address >= middle && index + 1 < region.granule_count;
+  Block* block = region.tiles[index + (from_end ? 1 : 0)];
+  for (int steps = 0; !covers(*block, address); ++steps) {
+    if (steps == kFewSteps) {
+      if (Block* found = close_to(region.near, address, kFewSteps)) {
+        return found;
+      }
     }
-    return block;
-  }
-  Block* block = region.granules[index].block;
-  while (address >= block->end()) {
-    block = block->next;
+    block = from_end ? block->previous : block->next;
   }
   return block;
 }
@@ -149,6 +171,9 @@ void RangeHeap::inherit(Block* heir, Block* gone) {
   (gone->previous == nullptr ? gone->region->first : gone->previous->next) = gone->next;
   if (gone->next != nullptr) {
     gone->next->previous = gone->previous;
+  }
+  if (gone->region->near == gone) {
+    gone->region->near = heir;
   }
   context_.blocks.destroy(gone);
 }
@@ -260,6 +285,7 @@ Block* RangeHeap::carve(Region& region, VirtAddr from, VirtAddr to) {
     piece->tick = 0;
     carved = carved == nullptr ? piece : absorb(carved, piece);
     if (carved->end() == to) {
+      region.near = carved;
       return carved;
     }
   }

@@ -26,7 +26,7 @@
 
 namespace nofrag {
 
-class FreeIndex {
+class alignas(64) FreeIndex {
  public:
   static constexpr Bytes kUnit{512};
   static constexpr Bytes kBestFitMax = 16 * kMiB;
@@ -77,12 +77,13 @@ class FreeIndex {
   [[nodiscard]] std::uint32_t next_bin(std::uint32_t from) const;
   [[nodiscard]] std::uint32_t last_bin_below(std::uint32_t to) const;
 
-  RunTree::Pool pool_;
-  std::array<RunTree, kBins> bins_{};
+  // A cache line that every call looks at.
   std::array<std::uint64_t, kWords> occupied_{};
-  RunTree by_address_;  // runs longer than kBestFitMax
   Bytes bytes_;
   std::uint64_t count_ = 0;
+  alignas(64) RunTree by_address_;  // runs longer than kBestFitMax
+  RunTree::Pool pool_;
+  std::array<RunTree, kBins> bins_{};
 };
 
 }  // namespace nofrag

@@ -56,13 +56,13 @@ class PhysicalMemory {
   [[nodiscard]] Bytes spare_bytes() const;
 
  private:
+  Bytes limit_ = kNoLimit;
+  Bytes reserved_;
+  Bytes others_;
   Driver& driver_;
   DeviceOrdinal device_;
   Bytes granularity_;
-  Bytes limit_ = kNoLimit;
-  Bytes reserved_;
   Bytes peak_reserved_;
-  Bytes others_;
   Bytes next_look_;  // when this much is reserved
   Bytes step_;       // from one look to the next
   std::vector<PhysicalHandle> spares_;

@@ -13,6 +13,7 @@
 // Decision: docs/decisions/0002-first-engine.md
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 
@@ -23,25 +24,23 @@ namespace nofrag {
 
 using Tick = std::uint64_t;
 
-struct StreamClock {
+// What nearly every allocation and free asks or changes is in the first cache line.
+struct alignas(64) StreamClock {
   StreamId stream;
-  std::uint32_t index =
-      0;  // position among the device's clocks; users keep per-stream arrays by it
   Tick issued = 0;
   Tick completed = 0;
-  std::deque<EventId> markers;
   // Bytes freed on this stream since the last marker: when enough have gathered a marker is worth
   // its price, so that memory is already known to be safe when somebody needs it.
   Bytes freed_since_marker;
-  std::uint32_t frees_since_marker = 0;
-  // Users' own: up to where they have taken in what is completed.
-  Tick taken_in = 0;
-  bool active = false;  // among Streams' active clocks
   // The thread a per-thread default stream belongs to: only it can record markers there. 0 = any.
   std::uint64_t owner_thread = 0;
   // What the driver calls the stream beside its handle, which it gives to the next stream once this
   // one is destroyed. 0 = the driver cannot tell, or a default stream.
   std::uint64_t identity = 0;
+  std::uint32_t frees_since_marker = 0;
+  std::uint32_t index =
+      0;                // position among the device's clocks; users keep per-stream arrays by it
+  bool active = false;  // among Streams' active clocks
   // The driver refuses to record our events on it, as it does for another context's streams: waiting
   // for the device does not wait for it.
   bool foreign = false;
@@ -53,6 +52,9 @@ struct StreamClock {
   bool gone = false;
   // No more work can come: the last marker (or a wait for the device) covers all there was.
   bool retired = false;
+  // Users' own: up to where they have taken in what is completed.
+  Tick taken_in = 0;
+  std::deque<EventId> markers;
 
   // The tick that covers the work queued so far. A retired stream takes no more work.
   [[nodiscard]] Tick stamp() const { return retired ? issued : issued + 1; }
@@ -63,5 +65,6 @@ struct StreamClock {
     return asks || !markers.empty() || taken_in != completed;
   }
 };
+static_assert(offsetof(StreamClock, taken_in) == 64);
 
 }  // namespace nofrag

@@ -73,6 +73,7 @@ class Streams {
   bool any_capturing();
 
   // Those found to be destroyed without retire() since the last call.
+  [[nodiscard]] bool any_newly_gone() const { return !newly_gone_.empty(); }
   std::vector<StreamClock*> take_newly_gone() { return std::exchange(newly_gone_, {}); }
 
   // The stream is about to be destroyed: records its last marker. Nothing to do for one that was
@@ -119,6 +120,7 @@ class Streams {
 
   StreamClock* last_used_ = nullptr;  // most calls name the stream of the call before
   std::vector<std::unique_ptr<StreamClock>> clocks_;
+  std::vector<StreamClock*> newly_gone_;
   std::vector<StreamClock*> active_;
   Driver& driver_;
   DeviceOrdinal device_;
@@ -136,7 +138,6 @@ class Streams {
                                       0x9E3779B97F4A7C15ULL);
     }
   };
-  std::vector<StreamClock*> newly_gone_;
   std::unordered_map<Key, StreamClock*, KeyHash> by_key_;
   std::vector<EventId> idle_events_;
 };

@@ -145,9 +145,10 @@ Bytes DeviceAllocator::Impl::size_for_cache(Bytes size) const {
 // From now on this thread keeps what is freed of the stream. `stream`: what the caller calls it, if it is its
 // own name.
 void DeviceAllocator::Impl::open_cache(StreamClock& clock) {
-  look_after_caches();
-  if (caching.seen_several != streams.several() ||
-      caching.in_use != (kPlentyShare * physical.reserved() >= capacity())) {
+  if (caching.wanted && ++caching.calls % kCallsASum == 0) [[unlikely]] {
+    look_after_caches();
+  }
+  if (caching.seen_several != streams.several() || std::exchange(caching.stale, false)) {
     note_pressure();
   }
   const bool vouched =
@@ -344,9 +345,6 @@ void DeviceAllocator::Impl::drop_unused_depots() {
 // Now and then: all together must not keep too much, and what threads keep that have not come for a while goes
 // back.
 void DeviceAllocator::Impl::look_after_caches() {
-  if (!caching.wanted || ++caching.calls % kCallsASum != 0) {
-    return;
-  }
   // Blocks too large for bins have a bound of their own (most_large), and are no reason to keep few small ones.
   const Bytes kept = caching.kept_in_bins();
   const bool in_use = caching.in_use || tight;

@@ -92,7 +92,7 @@ template <Told kTold, typename Impl>
   const bool off = kTold == Told::kListener ? listener == nullptr : caching.closed<kTold>();
   KeptBlocks* kept = off ? nullptr : cache.of(one_name(stream));
   // A destroyed stream's handle may mean another stream now: whoever does not retire streams asks for checks.
-  if (kept != nullptr && (!s.options.check_streams || kept->clock->identity == 0 ||
+  if (kept != nullptr && (!caching.rules.check_streams || kept->clock->identity == 0 ||
                           s.driver.stream_is(s.device, stream, kept->clock->identity))) {
     Block* block = take_from(*kept, caching.rules, requested);
     if (block != nullptr) {
@@ -114,7 +114,8 @@ template <Told kTold, typename Impl>
                                                   const Caching::Rules& rules,
                                                   Bytes requested) {
   VirtAddr address;
-  if (Block* block = take_from(kept, rules, requested); block != nullptr) {
+  Block* const block = kept.nothing() ? nullptr : take_from(kept, rules, requested);
+  if (block != nullptr) {
     cache.note_taken(*block, requested);
     address = block->address;
   }
@@ -173,7 +174,7 @@ VirtAddr DeviceAllocator::Impl::take_kept(Bytes requested, StreamId stream) {
   if constexpr (kTold == Told::kNobody) {
     KeptBlocks* const kept = cache->last_of(stream);
     if (kept != nullptr && !caching.closed<kTold>() &&
-        (!options.check_streams || kept->clock->identity == 0)) [[likely]] {
+        (!rules.check_streams || kept->clock->identity == 0)) [[likely]] {
       const bool in_bins = requested.count() - 1 < KeptBlocks::kLargestBinned.count();  // and not 0
       Block* const block = !in_bins ? nullptr
                                     : kept->take_top(round_up(requested, kBlockUnit),
