@@ -7,6 +7,10 @@ SCHEMA_KEYS = {"schema", "cause", "confidence", "evidence", "advice", "recoverab
 CAUSES = {"model_too_large", "batch_too_large", "kv_cache_growth", "fragmentation", "leak", "refused_below",
           "other_process", "limit", "host_memory", "unknown"}
 
+# A message of PyTorch's about fragmentation.
+WHOLE = ("CUDA out of memory. Tried to allocate 1.70 GiB. GPU 0 has a total capacity of 6.00 GiB of which 0 bytes is free. "
+         "Of the allocated memory 2.93 GiB is allocated by PyTorch, and 2.30 GiB is reserved by PyTorch but unallocated.")
+
 
 def run(program, *arguments, text=b""):
     """The finished process; `text` is its standard input."""
