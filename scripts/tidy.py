@@ -4,7 +4,8 @@
 usage: tidy.py [--jobs N] [--analyze] [--alone] [FILE...]
 
 The files of a target are looked at together, up to 16 in one run, as they are compiled: most of a run's time is the
-reading of headers. --alone, or naming files, looks at each file alone, so that one that lacks an include is found.
+reading of headers. --alone, or naming files, looks at each file alone: only so is found what lacks an include, and a
+constant, a constexpr function or a using-declaration of a file that nobody uses.
 --analyze adds the static analyzer, which takes five times as long as all else.
 
 The compile commands are those of trees of its own in build/tidy/, which are configured and not built. What passed is

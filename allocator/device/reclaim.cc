@@ -341,6 +341,7 @@ void DeviceAllocator::Impl::retry_refused() {
     }
   }
   physical.release_spares();
+  note_reserved();
 }
 
 // The driver waits for the device before it frees: nothing can still touch the block. While a pool

@@ -46,7 +46,7 @@ void fetch_ahead(const Block* chain, LookUp&& look_up) {
     fetch(blocks[i]->next, sizeof(Block));
     const Region& region = *blocks[i]->region;
     entries[i] = &region.mappings()[region.granule_index(blocks[i]->address)];
-    __builtin_prefetch(entries[i]);
+    __builtin_prefetch(static_cast<const void*>(entries[i]));
   }
   for (std::size_t i = 0; i < count; ++i) {
     fetch(*entries[i], sizeof(Mapping));

@@ -46,7 +46,7 @@ RangeHeap::~RangeHeap() {
       block = next;
     }
     context_.regions.erase(region.range.address);
-    unmap_host_pages(region.tiles, region.table_bytes());
+    unmap_host_pages(static_cast<void*>(region.tiles), region.table_bytes());
     regions_.pop_back();
   }
 }
@@ -88,7 +88,7 @@ void RangeHeap::remove_region(Region& region) {
   unshelve(region.first);
   context_.blocks.destroy(region.first);
   context_.regions.erase(region.range.address);
-  unmap_host_pages(region.tiles, region.table_bytes());
+  unmap_host_pages(static_cast<void*>(region.tiles), region.table_bytes());
   const std::size_t index = region.index;
   std::swap(regions_[index], regions_.back());
   regions_[index]->index = index;
