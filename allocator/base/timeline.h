@@ -176,7 +176,7 @@ class Timeline {
   std::uint64_t high_ = 0;
   std::uint64_t low_ = 0;
   std::uint64_t rise_ = 0;
-  std::uint64_t max_live_ = 0;  // since the last window's end, as the next two and largest_request_
+  std::uint64_t max_live_ = 0;  // since the last window's end, as least and largest request
   std::uint64_t min_live_ = 0;
   int until_window_ = 1;
   bool falling_ = false;
@@ -195,7 +195,7 @@ class Timeline {
   // The fall of a whole unit of work: what falls much less is a part of one.
   std::uint64_t usual_fall_ = 0;
   std::uint64_t least_swing_ = kLeastSwing;
-  std::uint64_t new_after_pause_bytes_ = 0;
+  std::uint64_t new_after_pause_bytes_ = 0;  // of allocations, but hardly ever touched
   std::array<Seen, kSizeBits / 64> seen_{};
 
   Track windows_;
