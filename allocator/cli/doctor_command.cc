@@ -3,6 +3,7 @@
 
 #include <nofrag/version.h>
 
+#include "base/json_text.h"
 #include "cli/commands.h"
 #include "cli/printable.h"
 #include "cli/run/variables.h"
@@ -263,10 +264,7 @@ ExitCode run_doctor(const DoctorArguments& arguments) {
   Findings findings = examine(arguments.device, given);
   findings.variables = own_variables();
   if (!arguments.json.empty()) {
-    write_output(
-        arguments.json,
-        findings_json(findings).dump(1, ' ', false, nlohmann::json::error_handler_t::replace) +
-            "\n");
+    write_output(arguments.json, json_text(findings_json(findings)));
   }
   if (arguments.json != "-") {
     write_output("-", findings_text(findings));

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "cli/commands.h"
 #include "cli/explain/explain.h"
 #include "cli/progress.h"
@@ -156,8 +157,7 @@ nlohmann::ordered_json explained(const Trace& trace,
                                      run.allocator,
                                      earlier));
     }
-    all.push_back({{"allocator", run.allocator},
-                   {"explain", nlohmann::ordered_json::parse(explain_json(verdict))}});
+    all.push_back({{"allocator", run.allocator}, {"explain", explain_json(verdict)}});
   }
   return all;
 }
@@ -242,10 +242,7 @@ ExitCode replay(const ReplayArguments& arguments, bool with_page_only) {
     }
   }
   if (!arguments.json.empty()) {
-    // A path need not be UTF-8; JSON must be.
-    write_output(
-        arguments.json,
-        replay_json(reports).dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    write_output(arguments.json, json_text(replay_json(reports)));
   }
   if (!arguments.html.empty()) {
     write_output(arguments.html, report_page(reports, details));

@@ -10,10 +10,13 @@
 #include <nlohmann/json.hpp>
 #include <sys/wait.h>
 
+#include "base/json_text.h"
+
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using nofrag::parse_json;
 
 struct Outcome {
   int code = -1;
@@ -139,7 +142,7 @@ TEST_F(CliTest, MessagesNameTheOptionAndWhatToDo) {
 }
 
 TEST_F(CliTest, WithoutAGpuTheSimulatedOneIsNamed) {
-  if (json::parse(run("doctor --json -").out)["cuda_problem"].is_null()) {
+  if (parse_json(run("doctor --json -").out)["cuda_problem"].is_null()) {
     GTEST_SKIP() << "there is a GPU";
   }
   expect_refused("doctor --device cuda:0", 2, {"--device cuda:0: ", "--device sim:h100-80g"});
@@ -187,7 +190,7 @@ TEST_F(CliTest, OptionsAreConfirmedWithTheirSourceOnRequest) {
 
 TEST_F(CliTest, TheJsonSaysWithWhichOptionsNofragPlayed) {
   const auto runs_of = [&](const std::string& arguments, const std::string& conf) {
-    return json::parse(run("replay good.csv --json - " + arguments, conf).out)["traces"][0]["runs"];
+    return parse_json(run("replay good.csv --json - " + arguments, conf).out)["traces"][0]["runs"];
   };
   const json runs = runs_of("--conf policy:lean,limit:1GiB", "rdma:false,policy:fast");
   EXPECT_EQ(runs[0]["conf"], "policy:lean,limit:1GiB,rdma:false");
@@ -197,14 +200,14 @@ TEST_F(CliTest, TheJsonSaysWithWhichOptionsNofragPlayed) {
 
 TEST_F(CliTest, WithoutADeviceTheDriverOptionDecides) {
   write_file(folder_ / "small.json", [] {
-    json device = json::parse(read_file(NOFRAG_SIM "/h100-80g.json"));
+    json device = parse_json(read_file(NOFRAG_SIM "/h100-80g.json"));
     device["name"] = "a smaller card";
     device["total_memory"] = 64 << 20;
     return device.dump();
   }());
   const std::string small = "driver:sim:small.json";
   const auto device_of = [&](const std::string& arguments, const std::string& conf) {
-    const json result = json::parse(run("replay good.csv --json - " + arguments, conf).out);
+    const json result = parse_json(run("replay good.csv --json - " + arguments, conf).out);
     return result["traces"][0]["runs"][0]["device"].get<std::string>();
   };
   EXPECT_EQ(device_of("", ""), "sim:h100-80g");
@@ -212,7 +215,7 @@ TEST_F(CliTest, WithoutADeviceTheDriverOptionDecides) {
   EXPECT_EQ(device_of("--conf " + small, "driver:cuda"), "sim:small.json");
   EXPECT_EQ(device_of("--device sim:h100-80g", small), "sim:h100-80g");
 
-  const json found = json::parse(run("doctor --json -", small).out);
+  const json found = parse_json(run("doctor --json -", small).out);
   ASSERT_EQ(found["devices"].size(), 1U);
   EXPECT_EQ(found["devices"][0]["device"], "sim:small.json");
   EXPECT_EQ(found["devices"][0]["name"], "a smaller card");
@@ -230,14 +233,14 @@ TEST_F(CliTest, WithoutADeviceTheDriverOptionDecides) {
                    2,
                    {"--conf: driver:cuda:0: expected cuda, sim:NAME"});
   }
-  if (!json::parse(run("doctor --json -").out)["cuda_problem"].is_null()) {
+  if (!parse_json(run("doctor --json -").out)["cuda_problem"].is_null()) {
     expect_refused("replay good.csv", 2, {"NOFRAG_CONF: driver:cuda: ", "libcuda"}, "driver:cuda");
   }
 }
 
 TEST_F(CliTest, WhatADeviceCannotRunIsLeftOutUnlessAskedFor) {
   write_file(folder_ / "plain.json", [] {
-    json device = json::parse(read_file(NOFRAG_SIM "/h100-80g.json"));
+    json device = parse_json(read_file(NOFRAG_SIM "/h100-80g.json"));
     device["capabilities"]["virtual_memory"] = false;
     return device.dump();
   }());
@@ -247,7 +250,7 @@ TEST_F(CliTest, WhatADeviceCannotRunIsLeftOutUnlessAskedFor) {
   EXPECT_EQ(outcome.err,
             "nofrag: note: torch-expandable is left out: sim:plain.json has no virtual memory, "
             "which it needs\n");
-  const json result = json::parse(outcome.out);
+  const json result = parse_json(outcome.out);
   for (const json& trace : result["traces"]) {
     ASSERT_EQ(trace["runs"].size(), 2U);
     EXPECT_EQ(trace["runs"][0]["allocator"], "nofrag");
@@ -264,7 +267,7 @@ TEST_F(CliTest, DoctorWarnsOfALimitUnderWhichNothingCanBeAllocated) {
   const std::string replay = "replay tiny.csv --allocator nofrag --conf ";
   write_file(folder_ / "tiny.csv", "time_us,op,id,size,stream\n0,a,0,1,0\n");
   const auto finding = [&](const std::string& conf) {
-    return json::parse(run(doctor + conf).out)["devices"][0];
+    return parse_json(run(doctor + conf).out)["devices"][0];
   };
   struct Case {
     const char* conf;
@@ -392,7 +395,7 @@ TEST_F(CliTest, SpeedIsForRealDevices) {
 TEST_F(CliTest, RunningOutOfMemoryExits4AndIsAResult) {
   const Outcome outcome = run("replay good.csv --capacity 4MiB --json -");
   EXPECT_EQ(outcome.code, 4);
-  const json result = json::parse(outcome.out);
+  const json result = parse_json(outcome.out);
   for (const json& run : result["traces"][0]["runs"]) {
     EXPECT_FALSE(run["completed"].get<bool>());
     EXPECT_EQ(run["oom"]["event"], 1);
@@ -405,7 +408,7 @@ TEST_F(CliTest, JsonGoesToTheFileAndTheTableToTheScreen) {
   const Outcome outcome = run("replay good.csv good.csv --json result.json --min-capacity");
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("min/live"), std::string::npos);
-  const json result = json::parse(read_file(folder_ / "result.json"));
+  const json result = parse_json(read_file(folder_ / "result.json"));
   EXPECT_EQ(result["schema"], "nofrag.replay/1");
   ASSERT_EQ(result["traces"].size(), 2U);
   EXPECT_EQ(result["traces"][1]["path"], "good.csv");
@@ -458,11 +461,11 @@ TEST_F(CliTest, ALimitIsNamedAndHowItIsLifted) {
   const Outcome replayed = run("replay good.csv --allocator nofrag", "limit:4MiB");
   EXPECT_EQ(replayed.code, 4);
   EXPECT_NE(replayed.out.find("cause: limit of 4.00 MiB"), std::string::npos) << replayed.out;
-  const json oom = json::parse(run("replay good.csv --allocator nofrag --json -", "limit:4MiB")
-                                   .out)["traces"][0]["runs"][0]["oom"];
+  const json oom = parse_json(run("replay good.csv --allocator nofrag --json -", "limit:4MiB")
+                                  .out)["traces"][0]["runs"][0]["oom"];
   EXPECT_EQ(oom["cause"], "limit");
   EXPECT_EQ(oom["limit_bytes"], 4 << 20);
-  const json verdict = json::parse(run("explain good.csv --json -", "limit:4MiB").out);
+  const json verdict = parse_json(run("explain good.csv --json -", "limit:4MiB").out);
   EXPECT_EQ(verdict["cause"], "limit");
   EXPECT_EQ(verdict["numbers"]["limit_bytes"], 4 << 20);
   const std::string said = verdict["evidence"].dump();
@@ -471,14 +474,14 @@ TEST_F(CliTest, ALimitIsNamedAndHowItIsLifted) {
       << said;
   EXPECT_NE(verdict["advice"].dump().find("limit:none lifts it"), std::string::npos);
   const json fraction =
-      json::parse(run("explain good.csv --json - --conf memory_fraction:0.00005").out);
+      parse_json(run("explain good.csv --json - --conf memory_fraction:0.00005").out);
   EXPECT_EQ(fraction["cause"], "limit");
   EXPECT_NE(fraction["evidence"].dump().find("memory_fraction:5e-05 in --conf"), std::string::npos);
   // Lifting it does not help where the device is too small as well.
   write_file(folder_ / "three.csv",
              "time_us,op,id,size,stream\n0,a,0,3145728,0\n1,a,1,3145728,0\n2,a,2,3145728,0\n");
   const json small =
-      json::parse(run("explain three.csv --capacity 8MiB --json - --conf limit:4MiB").out);
+      parse_json(run("explain three.csv --capacity 8MiB --json - --conf limit:4MiB").out);
   EXPECT_NE(small["cause"], "limit");
   EXPECT_NE(small["evidence"].dump().find("limit:4MiB in --conf ends it 1 events earlier"),
             std::string::npos)
@@ -496,13 +499,13 @@ TEST_F(CliTest, BadOptionsAreRefusedByExplainToo) {
 TEST_F(CliTest, StandardInputIsATraceToo) {
   const Outcome outcome = run("replay - --json - --allocator driver < good.csv");
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_EQ(json::parse(outcome.out)["traces"][0]["events"], 3);
+  EXPECT_EQ(parse_json(outcome.out)["traces"][0]["events"], 3);
 }
 
 TEST_F(CliTest, CapacityMultiplesFollowTheTrace) {
   const Outcome outcome = run("replay good.csv --capacity 2x --json - --allocator driver");
   // Peak live 5,001,216 + 1,024 bytes, doubled and rounded up to 2 MiB.
-  EXPECT_EQ(json::parse(outcome.out)["traces"][0]["runs"][0]["capacity_bytes"], 10 << 20);
+  EXPECT_EQ(parse_json(outcome.out)["traces"][0]["runs"][0]["capacity_bytes"], 10 << 20);
 }
 
 TEST_F(CliTest, ConvertIsLosslessAndDoesNotOverwrite) {
@@ -554,7 +557,7 @@ TEST_F(CliTest, CommittedTracesAreTheRecordedJobs) {
     const Outcome outcome =
         run("replay " NOFRAG_TRACES "/" + name + ".nofrag --allocator torch-native --json -");
     ASSERT_EQ(outcome.code, 0) << outcome.err;
-    const json trace = json::parse(outcome.out)["traces"][0];
+    const json trace = parse_json(outcome.out)["traces"][0];
     EXPECT_EQ(trace["events"], events);
     EXPECT_EQ(trace["format"], "nofrag");
   }
@@ -564,10 +567,10 @@ TEST_F(CliTest, DoctorAnswersWithAndWithoutAGpu) {
   const Outcome outcome = run("doctor");
   EXPECT_EQ(outcome.code, 0);
   EXPECT_NE(outcome.out.find("sim:h100-80g"), std::string::npos);
-  const json result = json::parse(run("doctor --json -").out);
+  const json result = parse_json(run("doctor --json -").out);
   EXPECT_EQ(result["schema"], "nofrag.doctor/1");
   EXPECT_EQ(result["devices"].empty(), !result["cuda_problem"].is_null());
-  const json simulated = json::parse(run("doctor --device sim:h100-80g --json -").out);
+  const json simulated = parse_json(run("doctor --device sim:h100-80g --json -").out);
   const std::string page = read_file(NOFRAG_DOCS "/replay.md");
   const std::string section = page.substr(page.find("\n## Doctor"));
   for (const json& object : {simulated, simulated["devices"][0]}) {

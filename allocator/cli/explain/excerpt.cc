@@ -1,6 +1,7 @@
 #include "cli/explain/excerpt.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace nofrag {
 namespace {
@@ -62,6 +63,13 @@ constexpr std::string_view kSigns[] = {"ut of memory",
                                        "ut of Memory",
                                        "paging file"};
 
+// std::string_view::find looks closer at every place with the first letter, and these begin with common ones.
+std::size_t find_sign(std::string_view text, std::string_view sign, std::size_t from) {
+  const void* const at = ::memmem(text.data() + from, text.size() - from, sign.data(), sign.size());
+  return at == nullptr ? std::string_view::npos
+                       : static_cast<std::size_t>(static_cast<const char*>(at) - text.data());
+}
+
 }  // namespace
 
 void Excerpt::append(std::string_view chunk, bool keep_all) {
@@ -86,8 +94,8 @@ void Excerpt::shorten_tail() {
     std::size_t first = std::string_view::npos;
     std::size_t last = 0;
     for (const std::string_view sign : kSigns) {
-      for (std::size_t at = step.find(sign); at != std::string_view::npos;
-           at = step.find(sign, at + 1)) {
+      for (std::size_t at = find_sign(step, sign, 0); at != std::string_view::npos;
+           at = find_sign(step, sign, at + 1)) {
         first = std::min(first, at);
         last = std::max(last, at);
       }

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "base/timeline.h"
 #include "cli/commands.h"
 #include "diagnose/failure.h"
@@ -61,7 +63,8 @@ struct TraceFailure {
 // A recording that ended before it could tell of anything.
 [[nodiscard]] Explained explain_nothing(const std::string& why);
 
-[[nodiscard]] std::string explain_json(const Explained& explained);
+// What explain writes with --json.
+[[nodiscard]] nlohmann::ordered_json explain_json(const Explained& explained);
 [[nodiscard]] std::string explain_page(const Explained& explained);
 
 }  // namespace nofrag

@@ -8,8 +8,10 @@
 #include <memory>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <sys/stat.h>
 
+#include "base/json_text.h"
 #include "cli/explain/excerpt.h"
 #include "cli/explain/explain.h"
 #include "cli/replay/capacity.h"
@@ -294,7 +296,7 @@ ExitCode run_explain(const ExplainArguments& arguments) {
   refuse_overwriting({arguments.input}, {{"--json", arguments.json}});
   const Explained explained = explain(arguments);
   if (!arguments.json.empty()) {
-    write_output(arguments.json, explain_json(explained));
+    write_output(arguments.json, json_text(explain_json(explained)));
   }
   if (arguments.json != "-") {
     write_output("-", explain_page(explained));

@@ -18,27 +18,26 @@ Json optional_bytes(const std::optional<Bytes>& bytes) {
 
 }  // namespace
 
-std::string explain_json(const Explained& explained) {
+Json explain_json(const Explained& explained) {
   const Diagnosis& d = explained.diagnosis;
   const Failure& f = explained.failure;
-  Json out = {{"schema", "nofrag.explain/1"},
-              {"cause", std::string(to_string(d.cause))},
-              {"confidence", std::round(d.confidence * 100) / 100},
-              {"evidence", d.evidence},
-              {"advice", d.advice},
-              {"recoverable_by_remapping", d.recoverable_by_remapping},
-              {"short_by_bytes", d.short_by.count()},
-              {"missing", d.missing},
-              {"source", explained.kind == "nothing" ? Json(nullptr) : Json(f.source)},
-              {"numbers",
-               {{"requested_bytes", optional_bytes(f.requested)},
-                {"capacity_bytes", optional_bytes(f.capacity)},
-                {"limit_bytes", optional_bytes(f.limit)},
-                {"live_bytes", optional_bytes(f.live)},
-                {"cached_bytes", optional_bytes(f.cached)},
-                {"driver_free_bytes", optional_bytes(f.driver_free)},
-                {"other_processes_bytes", optional_bytes(f.others)}}}};
-  return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return {{"schema", "nofrag.explain/1"},
+          {"cause", std::string(to_string(d.cause))},
+          {"confidence", std::round(d.confidence * 100) / 100},
+          {"evidence", d.evidence},
+          {"advice", d.advice},
+          {"recoverable_by_remapping", d.recoverable_by_remapping},
+          {"short_by_bytes", d.short_by.count()},
+          {"missing", d.missing},
+          {"source", explained.kind == "nothing" ? Json(nullptr) : Json(f.source)},
+          {"numbers",
+           {{"requested_bytes", optional_bytes(f.requested)},
+            {"capacity_bytes", optional_bytes(f.capacity)},
+            {"limit_bytes", optional_bytes(f.limit)},
+            {"live_bytes", optional_bytes(f.live)},
+            {"cached_bytes", optional_bytes(f.cached)},
+            {"driver_free_bytes", optional_bytes(f.driver_free)},
+            {"other_processes_bytes", optional_bytes(f.others)}}}};
 }
 
 std::string explain_page(const Explained& explained) {

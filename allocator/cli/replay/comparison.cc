@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "base/json_text.h"
 #include "cli/errors.h"
 #include "cli/printable.h"
 #include "config/human_bytes.h"
@@ -127,7 +128,7 @@ std::string row_of(const json& earlier, const ReplayRun& run) {
 }  // namespace
 
 json read_earlier_replay(const std::string& path) {
-  json read = json::parse(read_whole(path), nullptr, false);
+  json read = parse_json(read_whole(path));
   if (!read.is_object() || read.value("schema", json()) != "nofrag.replay/1" ||
       !read.contains("traces") || !read["traces"].is_array()) {
     throw UsageError("--compare " + path +

@@ -10,6 +10,8 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "base/json_text.h"
+
 namespace nofrag {
 namespace {
 
@@ -17,7 +19,7 @@ using nlohmann::json;
 
 // The answer as an object, or an object that holds an "error".
 json parse_answer(const std::string& line) {
-  json answer = json::parse(line, nullptr, false);
+  json answer = parse_json(line);
   if (!answer.is_object()) {
     answer = json{{"error", "an answer that is no JSON object"}};
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "cli/top/top.h"
 #include "config/human_bytes.h"
 #include "device/device_stats.h"
@@ -126,7 +127,7 @@ std::string top_json(const std::vector<SeenProcess>& processes) {
                                 {"age_seconds", static_cast<double>(process.age_ms) / 1000},
                                 {"devices", std::move(devices)}});
   }
-  return out.dump(1) + "\n";
+  return json_text(out);
 }
 
 std::string fit_to_screen(std::string_view table, std::size_t columns, std::size_t rows) {

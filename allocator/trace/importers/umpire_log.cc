@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "trace/importers/importer.h"
 #include "trace/importers/line_reader.h"
 
@@ -245,7 +246,7 @@ bool UmpireReader::play(const Operation& operation) {
 }
 
 bool UmpireReader::read_line(std::string_view text) {
-  const json line = json::parse(text, nullptr, false);
+  const json line = parse_json(text);
   if (!line.is_object()) {
     return fail("no JSON object: " + quoted_for_message(text), kUmpireExpected);
   }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "api_fixture.h"
+#include "base/json_text.h"
 
 namespace nofrag {
 namespace {
@@ -102,7 +103,7 @@ TEST_F(ApiTest, JsonHoldsTheDeviceAndTheLedger) {
   void* block = nofrag_malloc(5 * kTestMiB, 0, nullptr);
   std::vector<char> buffer(1 << 16);
   ASSERT_EQ(nofrag_stats_json(buffer.data(), buffer.size(), nullptr), NOFRAG_OK);
-  const nlohmann::json json = nlohmann::json::parse(buffer.data());
+  const nlohmann::json json = parse_json(buffer.data());
   EXPECT_EQ(json.at("devices").at(0).at("live_bytes"), 5 * kTestMiB);
   EXPECT_EQ(json.at("devices").at(0).at("backend"), "vmm");
   EXPECT_GT(json.at("driver").at("calls").at("create"), 0);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "driver/simulated/device_spec.h"
 
 namespace nofrag {
@@ -27,7 +28,7 @@ nlohmann::json valid_file() {
                          {"total_memory", 1073741824},
                          {"granularity", 2097152}};
   file["capabilities"] = {{"virtual_memory", true}, {"shareable_fd", true}};
-  file["costs_us"] = nlohmann::json::parse(constant_costs());
+  file["costs_us"] = parse_json(constant_costs());
   return file;
 }
 

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "stats/metrics_text.h"
 
 namespace nofrag {
@@ -74,7 +75,7 @@ TEST(DeviceStatsStructure, FollowsTheListWithoutGaps) {
 
 TEST(StatsReport, JsonTextAndStructureAgree) {
   const StatsReport report = sample_report();
-  const nlohmann::json json = nlohmann::json::parse(stats_json(report));
+  const nlohmann::json json = parse_json(stats_json(report));
   const std::string text = stats_text(report);
   const nofrag_device_stats c = to_c_stats(report.devices[0].stats);
   const nlohmann::json& device = json.at("devices").at(0);
@@ -95,7 +96,7 @@ TEST(StatsReport, JsonTextAndStructureAgree) {
 }
 
 TEST(StatsReport, JsonShape) {
-  const nlohmann::json json = nlohmann::json::parse(stats_json(sample_report()));
+  const nlohmann::json json = parse_json(stats_json(sample_report()));
   EXPECT_EQ(json.at("schema"), "nofrag.stats/1");
   EXPECT_EQ(json.at("schema_version"), 1);
   EXPECT_EQ(json.at("nofrag_version"), NOFRAG_VERSION_STRING);
@@ -112,7 +113,7 @@ TEST(StatsReport, JsonShape) {
 TEST(StatsReport, NoDeviceUsed) {
   StatsReport report;
   report.driver = "cuda";
-  EXPECT_TRUE(nlohmann::json::parse(stats_json(report)).at("devices").empty());
+  EXPECT_TRUE(parse_json(stats_json(report)).at("devices").empty());
 }
 
 TEST(StatsReport, FirstTextLineNamesThePage) {
@@ -194,7 +195,7 @@ TEST(StatsReport, WhatPassedNofragByIsSaidWhereThereWasAny) {
       stats_summary(report),
       "nofrag: process 42, device 1: passed on to the driver: peak 4.00 GiB; now created 3.00 "
       "GiB, managed 1.00 MiB; 2 calls took more, of unknown size\n");
-  const auto told = nlohmann::json::parse(stats_json(report))["passed_on"][0];
+  const auto told = parse_json(stats_json(report))["passed_on"][0];
   EXPECT_EQ(told["device"], 1);
   EXPECT_EQ(told["total_bytes"], (3 * kGiB).count());
   EXPECT_EQ(told["peak_bytes"], (4 * kGiB).count());
