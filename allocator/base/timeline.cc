@@ -51,6 +51,7 @@ Stretch Timeline::current(std::uint64_t now_us) const {
   stretch.allocations = allocations_;
   stretch.frees = frees_;
   stretch.allocated_bytes = allocated_bytes_;
+  stretch.pauses = pauses_;
   return stretch;
 }
 

@@ -28,6 +28,7 @@ struct Stretch {
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;
   std::uint64_t allocated_bytes = 0;
+  std::uint64_t pauses = 0;  // those of Timeline::pauses()
 };
 
 class Track {

@@ -78,7 +78,15 @@ struct Repeats {
   std::uint64_t times = 0;
   std::uint64_t allocations = 0;  // of each time
   std::uint64_t temporaries = 0;  // of those, the blocks that are freed again
-  std::uint64_t waits = 0;        // pauses, over all times
+  std::uint64_t waits = 0;        // pauses, over all times, as the later half has them
+};
+
+// What becomes of the blocks that the work has allocated and not freed: a history that goes on behind the failure, as
+// it would have with more memory, shows it.
+struct Fate {
+  Bytes given_back;  // freed while the work goes on
+  Bytes stay;        // freed at its end only, or never
+  Bytes fall;        // by which live memory is lower than at the failure at the lowest of that work
 };
 
 struct Failure {
@@ -121,14 +129,17 @@ struct Failure {
   // How long ago live blocks of the growth since the base were allocated, by bytes, as a share of all
   // that was allocated since: 0 = just now, 0.5 = evenly since the base; empty: not known.
   std::optional<double> growth_age;
-  // How often the work since the base paused (a step ended, a result was waited for); empty: not known.
-  std::optional<std::uint64_t> pauses;
+  // The pauses of the work since the base (a step ended, a result was waited for), by how many allocations had come
+  // then, in order; empty: not known.
+  std::optional<std::vector<std::uint64_t>> pauses;
   // Of what was held beside the base in the middle of the work, the share that was never freed; empty: not known.
   std::optional<double> growth_kept;
   bool growth_larger = false;  // the blocks of the growth are larger at the end than they were then
   bool rise_kept =
       false;  // what was held rose by what was never freed; what was replaced did not grow
   Repeats repeats;
+  std::optional<Fate>
+      fate;  // of the growth since the base; empty: nothing is known of what came then
 
   // Small blocks hold far more than themselves: what lies beside them would have served the request, and a good part
   // of all memory was not in use.

@@ -49,6 +49,13 @@ constexpr double kMostlyFreed = 0.75;
 constexpr std::uint64_t kPausesOfALoad = 2;
 // A few layers of one step, or steps that leave something.
 constexpr double kLayersOrSteps = 0.5;
+// What had come is given back, and what came in its place meanwhile is less than this share of it: a rise and fall.
+constexpr double kReplaced = 0.2;
+constexpr double kRiseSeenWhole = 0.6;
+// Held over many units of work while others come: contexts.
+constexpr double kHeldForLong = 0.6;
+// Layers, and what they save is given back.
+constexpr double kStepSeenWhole = 0.8;
 // A server's own word on why it does not start is no guess.
 constexpr double kSaidByTheServer = 0.9;
 
@@ -119,6 +126,15 @@ bool like_layers(std::uint64_t units, std::uint64_t allocations, std::uint64_t p
   return like_parts(units, allocations, pauses, kMostLayers);
 }
 
+bool cycles_like_parts(const Failure& f, const Signals& s, std::uint64_t most) {
+  const Since& since = s.since;
+  return f.pauses && since.cycles <= most &&
+         like_parts(since.later_cycles,
+                    since.later_cycles * since.cycle_allocations,
+                    since.later_paused,
+                    most);
+}
+
 // The same allocations and frees came again, too often or with too many pauses for that.
 bool steps_came_again(const Failure& f) {
   const Repeats& same = f.repeats;
@@ -131,7 +147,7 @@ bool steps_or_parts(const Failure& f, const Signals& s) {
   const Repeats& same = f.repeats;
   const std::uint64_t allocations = same.times * same.allocations;
   const bool units_are_steps =
-      s.cycles >= kRepeated && f.pauses && !like_parts(s.cycles, s.work, *f.pauses, kMostParts);
+      s.since.cycles >= kRepeated && f.pauses && !cycles_like_parts(f, s, kMostParts);
   return steps_came_again(f) && like_parts(same.times, allocations, same.waits, kMostParts) &&
          !units_are_steps;
 }
@@ -146,6 +162,19 @@ std::string came_again(const Failure& f) {
   return std::to_string(f.repeats.temporaries) + " blocks of the same sizes came and went " +
          std::to_string(f.repeats.times) + " times" +
          (stayed > 0 ? ", and each time " + std::to_string(stayed) + " stayed" : "");
+}
+
+// Too little of it stays to be what the lows rose by: nothing is lost.
+bool given_back(const Failure& f, const Signals& s) {
+  return f.fate && 2 * static_cast<double>(f.fate->stay.count()) < s.rise &&
+         2 * static_cast<double>(f.fate->given_back.count()) >= s.rise;
+}
+
+std::string what_is_given_back(const Failure& f) {
+  return human_bytes(f.fate->given_back) +
+         " of what had come by then are freed again where the trace goes on, before its work ends, "
+         "and " +
+         human_bytes(f.fate->stay) + " are not: nothing is lost";
 }
 
 void name_growth(const Failure& f, const Growth& growth, const Signals& s, Diagnosis* d) {
@@ -163,6 +192,16 @@ void name_growth(const Failure& f, const Growth& growth, const Signals& s, Diagn
                         : "most of what had come by the middle of the work has gone since, and "
                           "more came in its place");
     }
+    return;
+  }
+  if (given_back(f, s)) {
+    const bool whole = static_cast<double>(f.fate->fall.count()) >=
+                       (1 - kReplaced) * static_cast<double>(f.fate->given_back.count());
+    settle_on(d,
+              whole ? Cause::kBatchTooLarge : Cause::kKvCacheGrowth,
+              whole ? kRiseSeenWhole : kHeldForLong,
+              rise);
+    d->evidence.push_back(what_is_given_back(f));
     return;
   }
   const bool parts = steps_or_parts(f, s);
@@ -202,12 +241,17 @@ void say_of_few_steps(const Failure& f, Diagnosis* d) {
 // The lows rose, and nothing shows that work was repeated: a first step keeps what its layers save, a leak what its
 // steps leave.
 void name_growth_of_few(const Failure& f, const Signals& s, Diagnosis* d) {
+  const bool seen_whole = given_back(f, s);
   settle_on(d,
             Cause::kBatchTooLarge,
-            kLayersOrSteps,
+            seen_whole ? kStepSeenWhole : kLayersOrSteps,
             "the lows of live memory rose by " + human_bytes(bytes(s.rise)) + " over " +
-                std::to_string(s.work) +
+                std::to_string(s.since.work) +
                 " allocations: the layers of one step, and what they save, look so");
+  if (seen_whole) {
+    d->evidence.push_back(what_is_given_back(f));
+    return;
+  }
   say_of_few_steps(f, d);
 }
 
@@ -248,7 +292,7 @@ void name_start(const Failure& f, const Signals& s, Diagnosis* d) {
 // A load with copies on the way, a pause, and one step that nothing parts: its growth is the load's and the step's.
 bool load_and_one_step(const Failure& f, const Signals& s) {
   return s.at_once && s.base_share < kNoBase && s.stepped && s.cycles < 2 && f.pauses &&
-         *f.pauses <= kPausesOfALoad;
+         f.pauses->size() <= kPausesOfALoad;
 }
 
 void name_by_history(const Failure& f, const Signals& s, Diagnosis* d) {
@@ -261,10 +305,10 @@ void name_by_history(const Failure& f, const Signals& s, Diagnosis* d) {
   if (!from_nothing && !load_and_one_step(f, s) && grows(s, live)) {
     // One first step grows too, by what it saves; but it hardly allocates more than that.
     const Growth growth(f, s);
-    const bool layers = f.pauses && like_layers(s.cycles, s.work, *f.pauses);
-    const bool repeated = (s.cycles >= kRepeated && !layers) || steps_came_again(f);
-    if (repeated || growth.for_context() > (layers ? 1 : 0) || s.turnover >= kTurnover ||
-        s.work >= kManyAllocations) {
+    const bool layers = cycles_like_parts(f, s, kMostLayers);
+    const bool repeated = (s.since.cycles >= kRepeated && !layers) || steps_came_again(f);
+    if (repeated || growth.for_context() > (layers ? 1 : 0) ||
+        (!layers && s.since.turnover >= kTurnover) || s.since.work >= kManyAllocations) {
       name_growth(f, growth, s, d);
       return;
     }
@@ -360,7 +404,7 @@ void guess_from_moment(const Failure& failure, Diagnosis* d) {
 
 void name_shortage(const Failure& f, Diagnosis* d) {
   if (f.timeline != nullptr) {
-    const Signals s = signals_of(*f.timeline);
+    const Signals s = signals_of(*f.timeline, f.pauses.value_or(std::vector<std::uint64_t>()));
     if (s.history) {
       name_by_history(f, s, d);
       return;

@@ -1,6 +1,8 @@
 #include "diagnose/signals.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <vector>
 
 namespace nofrag {
@@ -33,6 +35,8 @@ constexpr double kLeastBase = 0.1;
 constexpr std::uint64_t kLeastBlocks = 8;
 constexpr std::uint64_t kOtherScale = 16;
 constexpr double kGivenUp = 0.02;
+// Of the rise of the lows: so near the lowest is back at the trough, if it had been so much higher before.
+constexpr double kAtTrough = 0.2;
 
 double share(std::uint64_t part, std::uint64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
@@ -135,7 +139,7 @@ bool on_another_scale_after_the_pause(const Timeline& timeline) {
 }
 
 // Does a pause part the growth in a load and what came then?
-bool pauses(const Timeline& timeline, double freed_share) {
+bool load_ends_at_a_pause(const Timeline& timeline, double freed_share) {
   const std::uint64_t usual = std::max<std::uint64_t>(timeline.usual_pause_us(), 1);
   const bool long_enough = timeline.longest_pause_us() >= std::max(kPause * usual, kLeastPauseUs);
   const bool load = share(timeline.live_at_longest_pause(), timeline.live()) >= kLeastBase ||
@@ -143,36 +147,85 @@ bool pauses(const Timeline& timeline, double freed_share) {
   return long_enough && timeline.new_share_after_pause() >= kNewSizes && load;
 }
 
-}  // namespace
+// The last time that live memory was back at the trough. Growth that goes on is near its trough only as it begins.
+std::optional<Stretch> last_return(const Timeline& timeline,
+                                   std::vector<Stretch> units,
+                                   double rise) {
+  if (units.empty() || rise <= 0) {
+    return std::nullopt;
+  }
+  // The unit under way may have fallen further than the last complete one.
+  const std::uint64_t complete = units.back().allocations;
+  std::copy_if(timeline.windows().begin(),
+               timeline.windows().end(),
+               std::back_inserter(units),
+               [&](const Stretch& window) { return window.allocations > complete; });
+  const auto lowest =
+      std::min_element(units.begin(), units.end(), [](const Stretch& a, const Stretch& b) {
+        return a.min_live < b.min_live;
+      });
+  std::optional<Stretch> found;
+  std::uint64_t highest = 0;
+  for (const Stretch& unit : units) {
+    const auto over = static_cast<double>(unit.min_live - lowest->min_live);
+    const auto fell = static_cast<double>(highest) - static_cast<double>(unit.min_live);
+    if (over <= kAtTrough * rise && fell >= kAtTrough * rise) {
+      found = unit;
+    }
+    highest = std::max(highest, unit.min_live);
+  }
+  return found;
+}
 
-Signals signals_of(const Timeline& timeline) {
-  Signals s;
-  s.history = timeline.allocations() >= 2;
-  s.cycles = timeline.cycle_count();
-  s.freed_share = share(timeline.freed_bytes(), timeline.allocated_bytes());
-  s.base_share = timeline.live_at_first_churn() == 0
-                     ? 1.0
-                     : share(timeline.live_at_first_churn(), timeline.live());
-  const std::uint64_t base = timeline.live_at_first_churn();
-  s.turnover = share(timeline.allocated_since_churn(),
-                     timeline.live() > base ? timeline.live() - base : timeline.live());
-  s.work = timeline.allocations_since_churn();
-  constexpr std::uint64_t kFew = 10;
-  s.few_frees = timeline.frees() * kFew < timeline.allocations();
-  s.at_once = timeline.allocations_at_first_churn() < kAtOnce;
-  s.stepped = pauses(timeline, s.freed_share);
-  for (const Stretch& window : timeline.windows()) {
-    s.largest_before = std::max(s.largest_before, window.largest_request);
-  }
+// Cycles that are a small part of the work are not what it consists of, and prove no repetition.
+void look_at_cycles(const Timeline& timeline,
+                    std::uint64_t begin,
+                    const std::vector<std::uint64_t>& pauses,
+                    Since* since) {
+  std::vector<std::uint64_t> ends;
+  std::vector<double> sizes;
   for (const Stretch& cycle : timeline.cycles()) {
-    s.highest_before = std::max(s.highest_before, cycle.max_live);
+    if (cycle.allocations > begin) {
+      sizes.push_back(
+          static_cast<double>(cycle.allocations - (ends.empty() ? begin : ends.back())));
+      ends.push_back(cycle.allocations);
+    }
   }
-  std::vector<Stretch> units = units_of(timeline);
-  leave_first_third(&units);
-  s.units = units.size();
-  if (units.size() < kLeastUnits) {
-    return s;
+  if (ends.empty() ||
+      (timeline.cycles().merges() == 0 && (ends.back() - ends.front()) * kCovered < since->work)) {
+    return;
   }
+  since->cycles = since->returned ? ends.size() : timeline.cycle_count();
+  since->cycle_allocations = static_cast<std::uint64_t>(median(std::move(sizes)));
+  for (std::size_t i = (ends.size() + 1) / 2; i < ends.size(); ++i) {
+    const auto pause = std::upper_bound(pauses.begin(), pauses.end(), ends[i - 1]);
+    since->later_paused += pause != pauses.end() && *pause <= ends[i] ? 1U : 0U;
+    ++since->later_cycles;
+  }
+}
+
+Since since_of(const Timeline& timeline,
+               const Signals& s,
+               const std::vector<Stretch>& units,
+               const std::vector<std::uint64_t>& pauses) {
+  Since since;
+  since.work = s.work;
+  since.turnover = s.turnover;
+  std::uint64_t begin = timeline.allocations_at_first_churn();
+  if (const std::optional<Stretch> trough = last_return(timeline, units, s.rise)) {
+    since.returned = true;
+    begin = trough->allocations;
+    since.work = timeline.allocations() - begin;
+    since.turnover = share(
+        timeline.allocated_bytes() - trough->allocated_bytes,
+        timeline.live() > trough->min_live ? timeline.live() - trough->min_live : timeline.live());
+  }
+  look_at_cycles(timeline, begin, pauses, &since);
+  return since;
+}
+
+void look_at_trends(const Timeline& timeline, const std::vector<Stretch>& units, Signals* found) {
+  Signals& s = *found;
   std::vector<Point> floors;
   std::vector<Point> tops;
   std::vector<Point> requests;
@@ -203,6 +256,40 @@ Signals signals_of(const Timeline& timeline) {
     s.rise = since_first;
     s.rise_units = s.cycles;
   }
+}
+
+}  // namespace
+
+Signals signals_of(const Timeline& timeline, const std::vector<std::uint64_t>& pauses) {
+  Signals s;
+  s.history = timeline.allocations() >= 2;
+  s.cycles = timeline.cycle_count();
+  s.freed_share = share(timeline.freed_bytes(), timeline.allocated_bytes());
+  s.base_share = timeline.live_at_first_churn() == 0
+                     ? 1.0
+                     : share(timeline.live_at_first_churn(), timeline.live());
+  const std::uint64_t base = timeline.live_at_first_churn();
+  s.turnover = share(timeline.allocated_since_churn(),
+                     timeline.live() > base ? timeline.live() - base : timeline.live());
+  s.work = timeline.allocations_since_churn();
+  constexpr std::uint64_t kFew = 10;
+  s.few_frees = timeline.frees() * kFew < timeline.allocations();
+  s.at_once = timeline.allocations_at_first_churn() < kAtOnce;
+  s.stepped = load_ends_at_a_pause(timeline, s.freed_share);
+  for (const Stretch& window : timeline.windows()) {
+    s.largest_before = std::max(s.largest_before, window.largest_request);
+  }
+  for (const Stretch& cycle : timeline.cycles()) {
+    s.highest_before = std::max(s.highest_before, cycle.max_live);
+  }
+  const std::vector<Stretch> all = units_of(timeline);
+  std::vector<Stretch> units = all;
+  leave_first_third(&units);
+  s.units = units.size();
+  if (units.size() >= kLeastUnits) {
+    look_at_trends(timeline, units, &s);
+  }
+  s.since = since_of(timeline, s, all, pauses);
   return s;
 }
 

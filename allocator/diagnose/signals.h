@@ -6,12 +6,27 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/timeline.h"
 #include "base/units.h"
 #include "diagnose/trends.h"
 
 namespace nofrag {
+
+// What came since live memory was last back at its trough, after it had risen from there: the growth is that of this
+// time, and a rise before it has gone again. All since the base where it never was.
+struct Since {
+  bool returned = false;
+  std::uint64_t work = 0;               // allocations
+  double turnover = 0;                  // as that of Signals
+  std::uint64_t cycles = 0;             // complete ones; 0 where they are a small part of the work
+  std::uint64_t cycle_allocations = 0;  // of the median one
+  // The first ones of a process wait for what is loaded on the way: how many the later half of them are, and how many of
+  // those had a pause.
+  std::uint64_t later_cycles = 0;
+  std::uint64_t later_paused = 0;
+};
 
 struct Signals {
   bool history = false;      // there is one at all
@@ -36,8 +51,11 @@ struct Signals {
   std::uint64_t base = 0;    // live at the first unit
   std::uint64_t largest_before = 0;  // largest request that was served
   std::uint64_t highest_before = 0;  // highest live in a complete unit
+  Since since;
 };
 
-[[nodiscard]] Signals signals_of(const Timeline& timeline);
+// `pauses`: by how many allocations had come then, in order.
+[[nodiscard]] Signals signals_of(const Timeline& timeline,
+                                 const std::vector<std::uint64_t>& pauses = {});
 
 }  // namespace nofrag

@@ -86,10 +86,17 @@ def names_what_stays(verdict, text):
     said = [words for line in verdict["advice"] for words in FIRST_TO_LOOK_FOR.findall(line)]
     rows = [line.split(",") for line in text.splitlines()[1:]]
     begun = next((i for i, row in enumerate(rows) if row[1] == "f"), len(rows))
-    freed = {row[2] for row in rows if row[1] == "f"}
+    freed = {row[2] for row in work_of(rows) if row[1] == "f"}
     stay = {-(-int(row[3]) // 512) * 512 for row in rows[begun:] if row[1] == "a" and row[2] not in freed}
     sizes = [float(number) * UNITS[unit] for number, unit in said]
     return bool(sizes) and all(any(abs(size - one) <= 0.01 * one for one in stay) for size in sizes)
+
+
+def work_of(rows):
+    """Without the frees at the end, where they are those of a process that ends and frees all it has."""
+    last = max(i for i, row in enumerate(rows) if row[1] == "a")
+    everything = len(rows) == 2 * sum(row[1] == "a" for row in rows)
+    return rows[:last + 1] if everything else rows
 
 
 def may_be_a_leak(verdict):

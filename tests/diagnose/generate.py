@@ -384,6 +384,48 @@ def step_of_many_parts(seed):
     return job.text(), job.peak - 100 * MIB
 
 
+def prefill_of_a_cold_process(job, layers, kept):
+    """Layers with temporaries larger than what they keep; the first ones wait for kernels that are loaded on the way."""
+    caches = []
+    for layer in range(layers):
+        blocks = []
+        for part in range(job.random.randint(10, 14)):
+            blocks.append(job.alloc(kept * job.random.uniform(0.2, 0.9)))
+            job.wait(5000 if layer < layers // 3 and part % 3 == 0 else 0)
+        caches += [job.alloc(kept), job.alloc(kept)]
+        for block in blocks:
+            job.free(block)
+    return caches
+
+
+def prefill_after_the_load(seed):
+    """The first request of a server: its trace ends there, or goes on with the answer and further requests."""
+    job = Job(seed)
+    load(job, layers_of(job, hidden=1024, layers=12))
+    job.wait(200_000)
+    base, layers, kept = job.live, job.random.randint(18, 40), job.random.randint(20, 90) * MIB
+    for _ in range(1 if seed % 2 == 0 else 4):
+        for block in prefill_of_a_cold_process(job, layers, kept):
+            job.free(block) if seed % 2 else None
+        job.wait(20_000)
+    return job.text(), int(base + (job.peak - base) * job.random.uniform(0.6, 0.95))
+
+
+def leak_until_the_end_of_the_job(seed):
+    """Every output is kept, and at the end the process frees all it has: that gives nothing back to the work."""
+    job = Job(seed)
+    weights = load(job, layers_of(job, hidden=1024, layers=8))
+    job.wait(200_000)
+    base, layers, kept = job.live, job.random.randint(6, 14), []
+    output = base * job.random.uniform(0.02, 0.06)
+    for _ in range(job.random.randint(40, 90)):
+        forward_backward(job, base, layers, base * job.random.uniform(0.01, 0.03))
+        kept.append(job.alloc(output))
+    for block in kept + weights:
+        job.free(block)
+    return job.text(), int(base + (job.peak - base) * job.random.uniform(0.5, 0.9))
+
+
 def fragmentation(seed):
     """Enough free memory in pieces, for an allocator that keeps segments whole."""
     job = Job(seed)
@@ -410,7 +452,8 @@ CAUSES = {f.__name__: f for f in (model_too_large, batch_too_large, kv_cache_gro
 # Further runs of a cause.
 MORE = [("leak", long_leak), ("leak", leak_of_large_results), ("leak", leak_with_a_late_pause),
         ("leak", leak_beside_a_buffer),
-        ("batch_too_large", step_after_warm_up)]
+        ("leak", leak_until_the_end_of_the_job),
+        ("batch_too_large", step_after_warm_up), ("batch_too_large", prefill_after_the_load)]
 # A leak, of which no trace can show that it is not one step of a batch that is too large.
 UNTOLD = [leak_like_layers]
 # One step, of which no trace can show that it is not a leak.

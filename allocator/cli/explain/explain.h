@@ -39,6 +39,7 @@ struct FailedRequest {
   std::uint64_t event = 0;  // that it comes before, or is
   std::uint64_t size = 0;
   std::uint64_t time_us = 0;
+  bool goes_on = false;  // what the trace tells from there on is what the job does with more memory
 };
 [[nodiscard]] Explained trace_until(const Trace& trace, const FailedRequest& failed);
 

@@ -63,7 +63,7 @@ Explained explain_limit(const Trace& trace,
 
 Explained explain_failure(const Trace& trace, const TraceFailure& where) {
   const TraceEvent& failing = trace.events[where.failing];
-  Explained explained = trace_until(trace, {where.failing, failing.size, failing.time_us});
+  Explained explained = trace_until(trace, {where.failing, failing.size, failing.time_us, true});
   Failure& f = explained.failure;
   f.capacity = where.capacity;
   const Bytes held = std::clamp(where.reserved, *f.live, std::max(*f.live, where.capacity));

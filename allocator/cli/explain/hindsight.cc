@@ -22,6 +22,8 @@ constexpr std::uint64_t kWaitOverUsual = 10;
 constexpr double kClearlyLarger = 1.1;
 // Of a rise, so much is nearly all.
 constexpr double kNearlyAll = 0.8;
+// The work is over when less than this share of what it holds is still to be allocated.
+constexpr std::uint64_t kEndOfWork = 10;
 // In so many repetitions one event may be another.
 constexpr std::size_t kOneOther = 10;
 // The rest of one, and something else.
@@ -206,10 +208,11 @@ Run find_run(const Symbols& all, std::size_t last) {
   return {};
 }
 
-// Gaps that stand out from the usual one, and are worth a wait.
+// Gaps that stand out from the usual one, and are worth a wait, as the later half has them: the first of what comes again
+// waits for what is loaded on the way.
 std::uint64_t count_waits(const Trace& trace, std::uint64_t first, std::uint64_t end) {
   std::vector<std::uint64_t> gaps;
-  for (std::uint64_t i = first + 1; i < end; ++i) {
+  for (std::uint64_t i = first + (end - first) / 2 + 1; i < end; ++i) {
     gaps.push_back(trace.events[i].time_us - trace.events[i - 1].time_us);
   }
   if (gaps.empty()) {
@@ -218,8 +221,8 @@ std::uint64_t count_waits(const Trace& trace, std::uint64_t first, std::uint64_t
   const auto middle = gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() / 2);
   std::nth_element(gaps.begin(), middle, gaps.end());
   const std::uint64_t wait = std::max(kLeastWaitUs, kWaitOverUsual * *middle);
-  return static_cast<std::uint64_t>(
-      std::count_if(gaps.begin(), gaps.end(), [&](std::uint64_t gap) { return gap >= wait; }));
+  return 2 * static_cast<std::uint64_t>(std::count_if(
+                 gaps.begin(), gaps.end(), [&](std::uint64_t gap) { return gap >= wait; }));
 }
 
 std::uint64_t after_longest_pause(const Trace& trace, std::uint64_t first, std::uint64_t end) {
@@ -271,6 +274,54 @@ Hindsight look_back(const Trace& trace, std::uint64_t base, std::uint64_t end) {
   found.repeats = run.one;
   found.repeats.waits = run.one.times > 0 ? count_waits(trace, first + run.first, end) : 0;
   return found;
+}
+
+std::optional<Fate> look_ahead(const Trace& trace, std::uint64_t base, std::uint64_t now) {
+  std::uint64_t end = trace.events.size();
+  for (const TraceMark& mark : trace.marks) {
+    end = mark.event > now ? std::min(end, mark.event) : end;
+  }
+  const auto each = [&](std::uint64_t first, std::uint64_t last, const auto& visit) {
+    for (std::uint64_t i = first; i < last; ++i) {
+      visit(trace.events[i]);
+    }
+  };
+  std::vector<bool> grown(trace.allocations);
+  Fate fate;
+  each(base, now, [&](const TraceEvent& event) {
+    if (!event.is_free()) {
+      grown[event.block] = true;
+      fate.stay += Bytes(event.size);
+    } else if (grown[event.block]) {
+      grown[event.block] = false;
+      fate.stay -= Bytes(event.size);
+    }
+  });
+  std::uint64_t to_come = 0;  // bytes
+  each(now + 1, end, [&](const TraceEvent& event) { to_come += event.is_free() ? 0 : event.size; });
+  if (fate.stay.is_zero() || to_come == 0) {
+    return std::nullopt;
+  }
+  const std::uint64_t least = fate.stay.count() / kEndOfWork;
+  Bytes came = Bytes(trace.events[now].size);
+  Bytes went;
+  each(now + 1, end, [&](const TraceEvent& event) {
+    if (to_come < least) {
+      return;
+    }
+    if (!event.is_free()) {
+      came += Bytes(event.size);
+      to_come -= event.size;
+      return;
+    }
+    went += Bytes(event.size);
+    fate.fall = went > came ? std::max(fate.fall, went - came) : fate.fall;
+    if (grown[event.block]) {
+      fate.given_back += Bytes(event.size);
+      fate.stay -= Bytes(event.size);
+    }
+  });
+  return fate;
 }
 
 }  // namespace nofrag

@@ -26,4 +26,12 @@ struct Hindsight {
 // began with the first free.
 [[nodiscard]] Hindsight look_back(const Trace& trace, std::uint64_t base, std::uint64_t end);
 
+// What becomes of the blocks that were allocated since `base` and are live at `now`, by the events from there on. What
+// is freed when hardly anything is allocated any more goes with the job and counts as staying. What a job does after a
+// failure of its own is no proof: a handler gives back what a step would have kept. Empty if there is no such block, or
+// nothing is allocated from `now` on but what fails.
+[[nodiscard]] std::optional<Fate> look_ahead(const Trace& trace,
+                                             std::uint64_t base,
+                                             std::uint64_t now);
+
 }  // namespace nofrag

@@ -50,7 +50,7 @@ class Walk {
   }
 
   [[nodiscard]] Bytes live() const { return live_; }
-  [[nodiscard]] std::uint64_t pauses() const { return pauses_; }
+  [[nodiscard]] const std::vector<std::uint64_t>& pauses() const { return pauses_; }
 
   [[nodiscard]] std::vector<Holder> holders() const {
     std::vector<Holder> all;
@@ -109,7 +109,9 @@ class Walk {
     // By the mean of what came before: a pause must stand out, and be worth a wait.
     const std::uint64_t usual = events_ == 0 ? 0 : usual_gaps_us_ / events_;
     if (gap >= std::max(kLeastPauseUs, kPauseOverUsual * usual)) {
-      pauses_ += timeline_->live_at_first_churn() > 0 ? 1U : 0U;
+      if (timeline_->live_at_first_churn() > 0) {
+        pauses_.push_back(timeline_->allocations());
+      }
     } else {
       usual_gaps_us_ += gap;
       ++events_;
@@ -120,7 +122,7 @@ class Walk {
   std::uint64_t last_us_ = 0;
   std::uint64_t usual_gaps_us_ = 0;
   std::uint64_t events_ = 0;
-  std::uint64_t pauses_ = 0;
+  std::vector<std::uint64_t> pauses_;
   Timeline* timeline_;
   Bytes live_;
   std::uint64_t blocks_ = 0;
@@ -156,6 +158,9 @@ Explained trace_until(const Trace& trace, const FailedRequest& failed) {
   f.growth_larger = seen.growth_larger;
   f.rise_kept = seen.rise_kept;
   f.repeats = seen.repeats;
+  if (failed.goes_on) {
+    f.fate = look_ahead(trace, base, failed.event);
+  }
   return explained;
 }
 

@@ -3,6 +3,20 @@
 #include <algorithm>
 
 namespace nofrag {
+namespace {
+
+// To a window: which of its allocations a pause lay between is not known.
+std::vector<std::uint64_t> pauses_of(const Timeline& timeline) {
+  std::vector<std::uint64_t> pauses;
+  std::uint64_t before = 0;
+  for (const Stretch& window : timeline.windows()) {
+    pauses.insert(pauses.end(), window.pauses - before, window.allocations);
+    before = window.pauses;
+  }
+  return pauses;
+}
+
+}  // namespace
 
 Failure failure_of(const OomReport& report,
                    const DeviceAllocator& device,
@@ -29,7 +43,7 @@ Failure failure_of(const OomReport& report,
   f.driver_free = report.driver_free;
   f.timeline = timeline;
   if (timeline != nullptr) {
-    f.pauses = timeline->pauses();
+    f.pauses = pauses_of(*timeline);
   }
   for (const HeldSize& held : device.held_sizes(kHolders)) {
     f.holders.push_back({held.size, held.blocks, held.size * held.blocks});
