@@ -230,21 +230,15 @@ bool settle_by_errno(std::string_view line, HostMemory* which) {
   return true;
 }
 
-// Where the sign stands last and is meant.
-std::size_t last_meant(std::string_view text, const HostSign& sign, HostMemory* which) {
-  for (std::size_t at = last_of(text, sign.text); at != kNowhere;
-       at = at == 0 ? kNowhere : last_of(text.substr(0, at + sign.text.size() - 1), sign.text)) {
-    *which = sign.which;
-    if (sign.source == "TensorFlow" && sign.text.starts_with("OOM") &&
-        !is_tensor_on_cpu(text.substr(at, kLine))) {
-      continue;
-    }
-    if (!(sign.text == "OOMKilled" && is_denied(text.substr(at + sign.text.size(), 16))) &&
-        settle_by_errno(text.substr(at, kLine), which)) {
-      return at;
-    }
+// Is the sign meant where it stands, and of which memory?
+bool is_meant(std::string_view text, std::size_t at, const HostSign& sign, HostMemory* which) {
+  *which = sign.which;
+  if (sign.source == "TensorFlow" && sign.text.starts_with("OOM") &&
+      !is_tensor_on_cpu(text.substr(at, kLine))) {
+    return false;
   }
-  return kNowhere;
+  return !(sign.text == "OOMKilled" && is_denied(text.substr(at + sign.text.size(), 16))) &&
+         settle_by_errno(text.substr(at, kLine), which);
 }
 
 bool is_plain_name(std::string_view name) {
@@ -363,7 +357,8 @@ bool read_host_message(std::string_view text, OomMessage* message) {
   HostMemory which = HostMemory::kMachine;
   for (const HostSign& sign : kHostSigns) {
     HostMemory meant = sign.which;
-    const std::size_t at = last_meant(text, sign, &meant);
+    const std::size_t at = last_meant(
+        text, sign.text, [&](std::size_t place) { return is_meant(text, place, sign, &meant); });
     // Of two that begin at one place the longer says more, and stands behind the shorter.
     if (at != kNowhere && (found == nullptr || at >= latest)) {
       latest = at;

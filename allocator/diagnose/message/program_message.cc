@@ -226,14 +226,6 @@ bool is_meant(std::string_view text, std::size_t at, const ProgramSign& sign) {
   return true;
 }
 
-std::size_t last_meant(std::string_view text, const ProgramSign& sign) {
-  std::size_t at = last_of(text, sign.text);
-  while (at != kNowhere && !is_meant(text, at, sign)) {
-    at = at == 0 ? kNowhere : last_of(text.substr(0, at + sign.text.size() - 1), sign.text);
-  }
-  return at;
-}
-
 std::optional<Bytes> size_of(std::string_view text, std::size_t at, const ProgramSign& sign) {
   if (sign.text == " of pinned memory: ") {
     return size_after(shortly_before(text, at, 40), "failed to allocate ");
@@ -260,7 +252,8 @@ bool read_program_message(std::string_view text, OomMessage* message) {
     if (found != nullptr && sign.source == "Linux") {
       continue;
     }
-    const std::size_t at = last_meant(text, sign);
+    const std::size_t at =
+        last_meant(text, sign.text, [&](std::size_t place) { return is_meant(text, place, sign); });
     if (at != kNowhere && (found == nullptr || at >= latest)) {
       latest = at;
       found = &sign;

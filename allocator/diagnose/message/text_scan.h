@@ -32,6 +32,17 @@ inline constexpr std::size_t kNowhere = std::string_view::npos;
 [[nodiscard]] std::string_view ambiguous_size(std::string_view text);
 // Where the last of it is, or kNowhere.
 [[nodiscard]] std::size_t last_of(std::string_view text, std::string_view phrase);
+// The last of which is_meant(where) holds, or kNowhere.
+template <typename IsMeant>
+[[nodiscard]] std::size_t last_meant(std::string_view text,
+                                     std::string_view phrase,
+                                     const IsMeant& is_meant) {
+  std::size_t at = last_of(text, phrase);
+  while (at != kNowhere && !is_meant(at)) {
+    at = at == 0 ? kNowhere : last_of(text.substr(0, at + phrase.size() - 1), phrase);
+  }
+  return at;
+}
 [[nodiscard]] bool holds(std::string_view text, std::string_view phrase);
 // Is it of a GPU: does a word of it name one, its memory or calls that concern it?
 [[nodiscard]] bool names_gpu(std::string_view text);
