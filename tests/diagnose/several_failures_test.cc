@@ -61,6 +61,31 @@ TEST(Several, OneThatIsToldAgainIsOne) {
       "shape[3,3,512,1024] and type float on device:GPU:0 by allocator GPU_0_bfc"));
 }
 
+// Whose message is looked for first does not matter, nor that the sizes are equal.
+TEST(Several, TheLastIsAnotherAllocators) {
+  const std::string cupy =
+      "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 2,147,483,648 bytes (allocated "
+      "so far: 8,589,934,592 bytes, limit set to: 10,000,000,000 bytes).\n";
+  const std::string jax = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate ";
+  std::string steps;
+  for (int i = 0; i < 400; ++i) {
+    steps += "INFO step done, loss 0.3\n";
+  }
+  for (const std::string& first :
+       {torch_failure("2.00 GiB"), torch_failure("1.50 GiB"), jax + "2147483648 bytes.\n"}) {
+    const Failure f = failure_in(first + steps + cupy);
+    EXPECT_EQ(f.source, "CuPy");
+    EXPECT_EQ(f.requested, 2 * kGiB);
+    EXPECT_TRUE(says(classify(f).evidence, "tells of 2 failures of GPU memory; this is the last"));
+  }
+  const Failure f = failure_in(cupy + steps + torch_failure("2.00 GiB"));
+  EXPECT_EQ(f.source, "PyTorch");
+  EXPECT_TRUE(says(classify(f).evidence, "tells of 2 failures of GPU memory; this is the last"));
+  // Close by it is the same failure in other words, and the one that says more is told.
+  EXPECT_EQ(failure_in(torch_failure("2.00 GiB") + "Traceback\n" + cupy).source, "PyTorch");
+  EXPECT_FALSE(counted(torch_failure("2.00 GiB") + "Traceback\n" + cupy));
+}
+
 TEST(Several, RetriesOfLlamaCpp) {
   const Failure f = failure_in(
       "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 5030.00 MiB on device 0: cudaMalloc "

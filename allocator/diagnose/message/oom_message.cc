@@ -92,6 +92,16 @@ bool read_device_message(std::string_view text, OomMessage* message) {
          detail::read_other_message(text, message);
 }
 
+// One allocator's message is looked for after the other's, wherever they stand: the last failure counts.
+void prefer_last(std::string_view text, OomMessage* message) {
+  const std::string_view end = detail::text_of_last_failure(text);
+  OomMessage last;
+  if (!end.empty() && read_device_message(end, &last) && last.failure.requested &&
+      last.failure.source != message->failure.source) {
+    *message = std::move(last);
+  }
+}
+
 }  // namespace
 
 OomMessage read_oom_message(std::string_view text) {
@@ -110,6 +120,9 @@ OomMessage read_oom_message(std::string_view text) {
   }
   if (!known && detail::guess_host_message(text, &message)) {
     return message;
+  }
+  if (known) {
+    prefer_last(text, &message);
   }
   if (known && message.failure.moment == Moment::kUnknown) {
     message.failure.moment = detail::moment_near(text, detail::place_of(text, message.failure));

@@ -54,6 +54,9 @@ bool read_other_message(std::string_view text, OomMessage* message);
 std::size_t last_torch_message(std::string_view text);
 std::size_t last_headline(std::string_view text);
 std::size_t last_plain_sign(std::string_view text);
+// Of a text with several failures, from shortly before the last one on, where that is told in other words than the one
+// before and far behind it: which of them a reader of the whole text finds is a matter of its order. Else empty.
+std::string_view text_of_last_failure(std::string_view text);
 // Where the message is that was read as this failure, or kNowhere.
 std::size_t place_of(std::string_view text, const Failure& failure);
 // What the failure's own traceback, before the message or behind it, or a line close before says of its moment.

@@ -106,8 +106,9 @@ bool is_same(const Told& before, const Told& next) {
     return alike(before.size, next.size) &&
            (before.words.starts_with(next.words) || next.words.starts_with(before.words));
   }
-  return alike(before.size, next.size) ||
-         ((!before.size || !next.size) && next.at - before.at < kNear);
+  // In other words it is told again close by: an equal size further on is another failure.
+  return next.at - before.at < kNear &&
+         (alike(before.size, next.size) || !before.size || !next.size);
 }
 
 // `*more`: not all of them were looked at.
@@ -146,6 +147,21 @@ std::vector<Told> failures_in_order(std::string_view text, bool* more) {
     told.push_back(std::move(one));
   }
   return told;
+}
+
+// Which of them was read: the last one of its size that had begun where it was read, if any had.
+std::size_t number_of(const std::vector<Told>& told, std::size_t place, const Failure& failure) {
+  std::size_t by_size = 0;
+  for (std::size_t i = told.size(); i > 0; --i) {
+    if (!alike(told[i - 1].size, failure.requested)) {
+      continue;
+    }
+    if (place == kNowhere || told[i - 1].at < place + kWords) {
+      return i;
+    }
+    by_size = by_size == 0 ? i : by_size;
+  }
+  return by_size == 0 ? told.size() : by_size;
 }
 
 // The line in which it stands, as far as it can be quoted.
@@ -193,6 +209,19 @@ std::size_t last_headline(std::string_view text) {
   return latest;
 }
 
+std::string_view text_of_last_failure(std::string_view text) {
+  bool more = false;
+  const std::vector<Told> told = failures_in_order(text, &more);
+  if (told.size() < 2 || more) {
+    return {};
+  }
+  const Told& last = told.back();
+  const Told& before = told[told.size() - 2];
+  // What belongs to it stands close before it too.
+  const bool other = last.headline != before.headline && last.at - before.at >= kNear;
+  return other && last.size ? text.substr(last.at - kNear / 2) : std::string_view();
+}
+
 void note_several_failures(std::string_view text, Failure* failure) {
   bool more = false;
   const std::vector<Told> told = failures_in_order(text, &more);
@@ -211,13 +240,7 @@ void note_several_failures(std::string_view text, Failure* failure) {
     }
     return;
   }
-  std::size_t number = told.size();
-  for (std::size_t i = told.size(); i > 0; --i) {
-    if (alike(told[i - 1].size, failure->requested)) {
-      number = i;
-      break;
-    }
-  }
+  const std::size_t number = number_of(told, place_of(text, *failure), *failure);
   std::string note = "the text tells of " + std::string(more ? "at least " : "") +
                      std::to_string(told.size()) + " failures of GPU memory; this is " +
                      (more                    ? std::string("one of the last")
