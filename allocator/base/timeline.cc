@@ -14,6 +14,10 @@ constexpr std::uint64_t kForget = 64;
 constexpr std::uint64_t kLeastPauseUs = 500;
 constexpr std::uint64_t kPauseOverUsual = 10;
 
+std::uint32_t at_most_32_bits(std::uint64_t count) {
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(count, UINT32_MAX));
+}
+
 }  // namespace
 
 Stretch merged(const Stretch& earlier, const Stretch& later) {
@@ -46,12 +50,12 @@ Stretch Timeline::current(std::uint64_t now_us) const {
   stretch.max_live = std::max(max_live_, live_);
   stretch.min_live = std::min(min_live_, live_);
   stretch.end_live = live_;
-  stretch.low_blocks = live_ < min_live_ ? blocks_ : min_blocks_;
+  stretch.low_blocks = at_most_32_bits(live_ < min_live_ ? blocks_ : min_blocks_);
   stretch.largest_request = largest_request_;
   stretch.allocations = allocations_;
   stretch.frees = frees_;
   stretch.allocated_bytes = allocated_bytes_;
-  stretch.pauses = pauses_;
+  stretch.pauses = at_most_32_bits(pauses_);
   return stretch;
 }
 
@@ -128,7 +132,7 @@ void Timeline::rose(std::uint64_t live) {
   cycle.max_live = high_;
   cycle.min_live = low_;
   cycle.end_live = low_;
-  cycle.low_blocks = low_blocks_;
+  cycle.low_blocks = at_most_32_bits(low_blocks_);
   cycle.largest_request = std::max(cycle_largest_, largest_request_);
   cycles_.add(cycle);
   ++cycle_count_;
