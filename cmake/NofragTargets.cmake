@@ -83,7 +83,7 @@ function(nofrag_test name)
   # Headers that every test includes are read once, and the tests' own code is optimized only where its time counts.
   # (Where it is, no precompiled headers: with them g++ 12 sees writes beyond the end of std::string that are none.)
   set_target_properties(${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 8)
-  if(ARG_LABEL STREQUAL "fast" AND NOT ARG_OPTIMIZED AND (NOT ARG_HEADERS OR NOFRAG_SANITIZE))
+  if(ARG_LABEL MATCHES "^(fast|gpu)$" AND NOT ARG_OPTIMIZED AND (NOT ARG_HEADERS OR NOFRAG_SANITIZE))
     target_compile_options(${name} PRIVATE -O0 -U_FORTIFY_SOURCE)
     target_precompile_headers(${name} REUSE_FROM nofrag_test_headers)
   endif()
