@@ -6,7 +6,7 @@
 #   format   clang-format finds nothing to change
 #   lint     layering, sizes, header banners, links of the documentation, and proof that they bite
 #   release  g++ build as users run it, and every test (gpu and torch ones skip where there is none); the code of
-#            the fast tests themselves, and what they include, is not optimized but where they are marked so
+#            the fast and gpu tests themselves, and what they include, is not optimized but where they are marked so
 #   headers  every header compiles alone
 #   asan     clang build with AddressSanitizer and UBSan (the preset clang), and every test but the long ones
 #   fuzz     each fuzzer of that build for FUZZ_SECONDS (else they share 80 seconds)

@@ -113,6 +113,20 @@ TEST(LastOf, IsWhereItStandsLast) {
   }
 }
 
+// It goes through a text in pieces of 4,096 bytes, and by one letter of the phrase.
+TEST(LastOf, AcrossPieces) {
+  for (const std::string phrase : {"OOM", "out of memory", "x", "aXa", "aaX", "Xaa"}) {
+    for (std::size_t behind = 0; behind < 4100; behind += behind < 30 || behind > 4070 ? 1 : 101) {
+      const std::string end(behind, 'a');
+      const std::string text = phrase + std::string(5000, 'a') + phrase + end;
+      EXPECT_EQ(last_of(text, phrase), text.rfind(phrase)) << phrase << ", " << behind;
+      const std::string once = phrase + std::string(4060, 'a') + end;
+      EXPECT_EQ(last_of(once, phrase), once.rfind(phrase)) << phrase << ", " << behind;
+      EXPECT_EQ(last_of(end, phrase), end.rfind(phrase)) << phrase << ", " << behind;
+    }
+  }
+}
+
 TEST(Torch, OneToThree) {
   const Failure f = failure_in(
       "RuntimeError: CUDA out of memory. Tried to allocate 12.50 MiB (GPU 0; 10.92 GiB total "

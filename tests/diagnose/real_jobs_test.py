@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Recorded real jobs on cards that are too small for them: none of them leaks, and no verdict says so.
 
-usage: real_jobs_test.py --nofrag PROGRAM --traces bench/traces. Each job is explained whole, where what follows the
+usage: real_jobs_test.py --nofrag PROGRAM --traces bench/traces [--shares S,...]. Each job is explained whole, where what follows the
 failure shows what becomes of the blocks, and cut off at it, as the job would have died.
 """
 
@@ -72,5 +72,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--nofrag", required=True)
     parser.add_argument("--traces", type=pathlib.Path, required=True)
+    parser.add_argument("--shares", help="of each job's peak; all that are checked if not given")
     ARGUMENTS, rest = parser.parse_known_args()
+    if ARGUMENTS.shares:
+        SHARES = [float(share) for share in ARGUMENTS.shares.split(",")]
     unittest.main(argv=[sys.argv[0], *rest])
